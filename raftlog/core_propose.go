@@ -1,0 +1,213 @@
+package raftlog
+
+import (
+	"errors"
+
+	"github.com/stelelog/stele/storage"
+	"go.etcd.io/raft/v3"
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+var (
+	// ErrTransferring refuses proposals while leadership is being handed over.
+	// It comes as Retry.
+	ErrTransferring = errors.New("raftlog: leadership is being handed over")
+	// ErrNoTarget says that no voter could take over leadership. It comes as Retry.
+	ErrNoTarget = errors.New("raftlog: no voter to hand leadership to")
+	// ErrEmptyProposal refuses a proposal without data: entries without data
+	// are raft's own. It comes as Refused.
+	ErrEmptyProposal = errors.New("raftlog: empty proposal")
+)
+
+// proposalTracker follows what this replica proposed from its acceptance to its
+// place in the log, and from there to its application.
+//
+// An id moves from queued to unplaced to placed, and leaves through an event
+// or as an owner in Effects. Placing needs no guess: entries of the leader's
+// term above its last Ready can only be its own, in the order of proposal.
+type proposalTracker struct {
+	queued   []*pb.Entry  // accepted, to be stepped together by flush
+	ids      []ProposalID // of queued
+	unplaced []ProposalID // in raft's log, index not yet seen
+	base     Index        // end of the log before the first of unplaced
+	term     Term         // of unplaced
+	placed   []placement  // by index
+
+	// uncommitted mirrors raft's estimate, so that what is over the limit is
+	// refused before it is copied: bytes proposed and not yet applied.
+	uncommitted int
+	leading     Term // uncommitted counts this term's; 0: not a leader
+
+	transferee ReplicaID
+	events     []ProposalEvent
+}
+
+type placement struct {
+	id    ProposalID
+	index Index
+	term  Term
+}
+
+func (p *proposalTracker) waiting() bool { return len(p.queued) > 0 || len(p.events) > 0 }
+
+func (p *proposalTracker) refuse(id ProposalID, err error) {
+	p.events = append(p.events, ProposalEvent{ID: id, State: ProposalRefused, Err: err})
+}
+
+func (p *proposalTracker) lose(id ProposalID, at placement, err error) {
+	p.events = append(p.events, ProposalEvent{ID: id, State: ProposalLost, Index: at.index, Term: at.term, Err: err})
+}
+
+// Propose proposes data, which must not change until the proposal ended.
+// What becomes of it comes as ProposalEvents and in Effects.Owners.
+func (c *Core) Propose(id ProposalID, data []byte) {
+	p := &c.proposals
+	switch {
+	case c.failed != nil:
+		p.refuse(id, Retry(c.failed))
+	case len(data) == 0:
+		p.refuse(id, Refused(ErrEmptyProposal))
+	case !c.isLeader():
+		p.refuse(id, c.notLeader())
+	case p.transferee != 0:
+		p.refuse(id, Retry(ErrTransferring))
+	case p.uncommitted > 0 && p.uncommitted+len(data) > c.opts.MaxUncommittedBytes:
+		p.refuse(id, Retry(ErrOverloaded))
+	default:
+		p.uncommitted += len(data)
+		p.queued = append(p.queued, &pb.Entry{Data: data})
+		p.ids = append(p.ids, id)
+	}
+}
+
+// flush gives everything that was proposed since the last Ready to raft at
+// once: one append message per follower instead of one per proposal.
+func (p *proposalTracker) flush(c *Core) {
+	if len(p.queued) == 0 {
+		return
+	}
+	entries, ids := p.queued, p.ids
+	p.queued, p.ids = nil, nil
+	var err error
+	c.guard("propose", func() error {
+		err = c.node.Step(&pb.Message{Type: pb.MsgProp.Enum(), From: new(uint64(c.self)), Entries: entries})
+		return nil
+	})
+	switch {
+	case c.failed != nil:
+		for _, id := range ids {
+			p.lose(id, placement{}, Unknown(c.failed))
+		}
+	case err != nil:
+		// Nothing of it is in the log.
+		why := p.whyDropped(c)
+		for i, id := range ids {
+			p.uncommitted -= len(entries[i].GetData())
+			p.refuse(id, why)
+		}
+		p.uncommitted = max(p.uncommitted, 0)
+	default:
+		p.unplaced, p.base, p.term = append(p.unplaced, ids...), c.last, c.hard.Term
+	}
+}
+
+func (p *proposalTracker) whyDropped(c *Core) error {
+	st := c.node.BasicStatus()
+	switch {
+	case st.RaftState != raft.StateLeader:
+		return &NotLeaderError{Group: c.state.Group, Leader: ReplicaID(st.Lead)}
+	case st.LeadTransferee != raft.None:
+		return Retry(ErrTransferring)
+	default:
+		return Retry(ErrOverloaded)
+	}
+}
+
+// place finds the unplaced proposals among the entries of a Ready. Those that
+// are not there were cut off by another leader before they were written.
+func (p *proposalTracker) place(c *Core, entries []*pb.Entry) {
+	for _, e := range entries {
+		if len(p.unplaced) == 0 {
+			return
+		}
+		at := placement{id: p.unplaced[0], index: Index(e.GetIndex()), term: Term(e.GetTerm())}
+		if at.index <= p.base || at.term != p.term || len(e.GetData()) == 0 || EntryKind(e.GetType()) != storage.EntryNormal {
+			continue
+		}
+		p.unplaced = p.unplaced[1:]
+		p.placed = append(p.placed, at)
+		p.events = append(p.events, ProposalEvent{ID: at.id, State: ProposalPlaced, Index: at.index, Term: at.term})
+	}
+	for _, id := range p.unplaced {
+		p.lose(id, placement{term: p.term}, Unknown(ErrLeadershipLost))
+	}
+	p.unplaced = nil
+}
+
+// settle ends what lost its leader. Placed proposals at or below commit stay:
+// the state machine is about to tell what stands in their places.
+func (p *proposalTracker) settle(c *Core) {
+	if !c.isLeader() || c.failed != nil {
+		p.uncommitted, p.leading, p.transferee = 0, 0, 0
+	} else if p.leading != c.hard.Term {
+		p.uncommitted, p.leading = 0, c.hard.Term
+	}
+	if p.transferee != 0 {
+		p.noteTransfer(c)
+	}
+	if c.isLeader() {
+		return // it lost nothing of this term, and earlier ones were settled
+	}
+	kept := p.placed[:0]
+	for _, at := range p.placed {
+		if at.index <= c.hard.Commit {
+			kept = append(kept, at)
+		} else {
+			p.lose(at.id, at, Unknown(ErrLeadershipLost))
+		}
+	}
+	p.placed = kept
+}
+
+// noteTransfer learns who is to take over, and that nobody is any more.
+func (p *proposalTracker) noteTransfer(c *Core) {
+	c.guard("status", func() error {
+		p.transferee = ReplicaID(c.node.BasicStatus().LeadTransferee)
+		return nil
+	})
+}
+
+// owner returns the proposal that became the entry, or 0.
+func (p *proposalTracker) owner(index Index, term Term) ProposalID {
+	for len(p.placed) > 0 && p.placed[0].index <= index {
+		at := p.placed[0]
+		p.placed = p.placed[1:]
+		if at.index == index && at.term == term {
+			return at.id
+		}
+		p.lose(at.id, at, Retry(ErrReplaced))
+	}
+	return 0
+}
+
+// applied gives bytes back.
+func (p *proposalTracker) applied(entries []*pb.Entry) {
+	for _, e := range entries {
+		p.uncommitted -= len(e.GetData())
+	}
+	p.uncommitted = max(p.uncommitted, 0)
+}
+
+// fail ends everything: what is in the log may yet be committed by others.
+func (p *proposalTracker) fail(err error) {
+	for _, id := range p.ids {
+		p.refuse(id, Retry(err))
+	}
+	for _, id := range p.unplaced {
+		p.lose(id, placement{term: p.term}, Unknown(err))
+	}
+	for _, at := range p.placed {
+		p.lose(at.id, at, Unknown(err))
+	}
+	p.queued, p.ids, p.unplaced, p.placed = nil, nil, nil, nil
+}

@@ -1,0 +1,91 @@
+package raftlog
+
+import "fmt"
+
+// Role is what a replica is in its group, in KRaft's words. transitions.go has
+// the table of its changes.
+type Role uint8
+
+const (
+	// RoleUnattached votes and knows no leader.
+	RoleUnattached Role = iota + 1
+	// RoleProspective asks whether it could win an election; term and vote are
+	// untouched (pre-vote).
+	RoleProspective
+	// RoleCandidate has raised the term and asks for votes.
+	RoleCandidate
+	// RoleFollower votes and follows a leader.
+	RoleFollower
+	// RoleLeaderStarting won the election and has not yet committed an entry of
+	// its term: it shows no high watermark and answers no reads.
+	RoleLeaderStarting
+	// RoleLeaderActive has committed in its term.
+	RoleLeaderActive
+	// RoleResigned takes no part any more until it is opened again: it failed.
+	RoleResigned
+	// RoleObserver replicates and does not vote: a learner, or not yet known to
+	// its own configuration.
+	RoleObserver
+	// RoleRemoved applied the change that took it out of its group.
+	RoleRemoved
+
+	numRoles = int(RoleRemoved)
+)
+
+func (r Role) String() string {
+	names := [...]string{"none", "unattached", "prospective", "candidate", "follower",
+		"leader-starting", "leader-active", "resigned", "observer", "removed"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return fmt.Sprintf("role(%d)", uint8(r))
+}
+
+// IsLeader reports whether the replica leads, active or not.
+func (r Role) IsLeader() bool { return r == RoleLeaderStarting || r == RoleLeaderActive }
+
+// Status is a snapshot of one replica's view of its group.
+type Status struct {
+	Group   GroupID
+	Replica ReplicaID
+	Role    Role
+	Term    Term
+	Vote    ReplicaID // 0: none in this term
+	Leader  ReplicaID // 0: none known
+	// Transferee is to become the leader; the leader refuses proposals until it
+	// is or gives up. 0: none.
+	Transferee ReplicaID
+
+	LogStart Index // the log holds entries above it
+	Commit   Index // known to be committed: the high watermark, once Readable
+	Applied  Index // applied, and in the log
+	Durable  Index // last entry that is durable here
+	Last     Index // last entry of the log
+
+	// Readable: the applied index may be shown to readers. Not so on a leader
+	// that has not committed in its term, nor on a replica that was restarted
+	// and not yet taught by a leader of the current term.
+	Readable bool
+
+	Conf     ConfState  // as of Applied; not to be changed
+	Progress []Progress // leader only: one per replica of Conf, itself included, by id
+}
+
+// Progress is what a leader knows of a replica.
+type Progress struct {
+	Replica ReplicaID
+	Learner bool
+	Match   Index // durable there
+	Next    Index // the next to be sent
+	// SinceContact and SinceCaughtUp count ticks since the replica was last
+	// heard from, and since it last acknowledged the then end of the log.
+	// Negative: never in this term of leadership. 0 for the leader itself.
+	SinceContact  int
+	SinceCaughtUp int
+}
+
+// changed reports whether observers of s should hear of t.
+func (s *Status) changed(t *Status) bool {
+	return s.Role != t.Role || s.Term != t.Term || s.Vote != t.Vote || s.Leader != t.Leader ||
+		s.Transferee != t.Transferee || s.Readable != t.Readable
+}
