@@ -1,0 +1,122 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// MaxAux is the largest side file of a log, in bytes of data.
+const MaxAux = 256 << 20
+
+// WriteAux writes what the state machine knows at the entry i, which is at or
+// below LastIndex and above all side files before, and makes it the position's
+// AuxIndex. Sync makes it durable. One call at a time, and none beside Append.
+func (l *Log) WriteAux(i Index, data []byte) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if err := l.failed(); err != nil {
+		return err
+	}
+	pos := &l.writer.pos
+	if i > pos.LastIndex || i <= pos.AuxIndex || len(data) > MaxAux {
+		return fmt.Errorf("storage: side file of %d bytes at entry %d: the log ends at %d, the last one is of %d",
+			len(data), i, pos.LastIndex, pos.AuxIndex)
+	}
+	if err := l.writeAux(i, data); err != nil {
+		return l.fail(fmt.Errorf("storage: write aside in %s: %w", l.dir, err))
+	}
+	pos.AuxIndex = i
+	l.publish()
+	l.mu.Lock()
+	l.mu.aux = append(l.mu.aux, i)
+	l.mu.Unlock()
+	return nil
+}
+
+// writeAux writes under a temporary name, so that a side file that has its own
+// name is whole. The name, and the sync, are left to Sync: a state machine
+// that writes aside need not wait for the disk.
+func (l *Log) writeAux(i Index, data []byte) error {
+	if err := l.makeDir(); err != nil { // a log without entries has no files
+		return err
+	}
+	f, err := l.logs.fs.Create(l.auxPath(i)+tempSuffix, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(encodeAux(l.group, i, data))
+	return errors.Join(err, f.Close())
+}
+
+func (l *Log) auxPath(i Index) string { return l.logs.fs.PathJoin(l.dir, auxName(i)) }
+
+// settleAux syncs a side file and gives it its name, which is not durable yet.
+func (l *Log) settleAux(i Index) error {
+	temp := l.auxPath(i) + tempSuffix
+	f, err := l.logs.fs.OpenReadWrite(temp, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return l.logs.fs.Rename(temp, l.auxPath(i))
+}
+
+// ReadAux returns what WriteAux wrote at the entry i. One that is not there is
+// fs.ErrNotExist, one that is not as it was written a *DamageError. Safe beside
+// all other methods.
+func (l *Log) ReadAux(i Index) ([]byte, error) {
+	if _, err := l.view(); err != nil {
+		return nil, err
+	}
+	path := l.auxPath(i)
+	b, err := readSmall(l.logs.fs, path, auxHeader+MaxAux)
+	if isMissing(err) {
+		b, err = readSmall(l.logs.fs, path+tempSuffix, auxHeader+MaxAux)
+	}
+	if isMissing(err) { // it was given its name just now
+		b, err = readSmall(l.logs.fs, path, auxHeader+MaxAux)
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := decodeAux(b, l.group, i)
+	if err != nil {
+		return nil, &DamageError{Path: path, Reason: err.Error()}
+	}
+	return data, nil
+}
+
+// checkpointed is called when a checkpoint of the states is durable. The other
+// copy of the table names what the checkpoint before named, or what the logs
+// were opened with, so the side files below that are needed no more. A failure
+// to remove one is no failure: it is removed with the next.
+func (s *logSet) checkpointed(states []ReplicaState) {
+	for i := range states {
+		if l, _ := s.lookup(states[i].Replica); l != nil {
+			l.releaseAux(states[i].Log.AuxIndex)
+		}
+	}
+}
+
+func (l *Log) releaseAux(named Index) {
+	l.mu.Lock()
+	keep := l.mu.auxNamed
+	l.mu.auxNamed = named
+	l.mu.Unlock()
+	if keep == named || keep == 0 {
+		return // nothing has changed since the last time
+	}
+	names, err := l.logs.fs.List(l.dir)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		if i, ok := parseAuxName(name); ok && i < keep {
+			_ = l.logs.fs.Remove(l.logs.fs.PathJoin(l.dir, name))
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package storage
+
+import (
+	"fmt"
+	"strings"
+)
+
+// cut makes the files what pos says: later segments and side files are removed,
+// the last segment is truncated. Only names and sizes are looked at.
+func (l *Log) cut(pos LogPosition) error {
+	if err := checkPosition(pos); err != nil {
+		return fmt.Errorf("storage: log of %v: %w", l.replica, err)
+	}
+	names, err := listSorted(l.logs.fs, l.dir)
+	if err != nil && !isMissing(err) {
+		return fmt.Errorf("storage: list %s: %w", l.dir, err)
+	}
+	if isMissing(err) && (pos.Exists || pos.AuxIndex != 0) {
+		return &DamageError{Path: l.dir, Reason: "the log's directory is missing", Err: err}
+	}
+	plan, err := planCut(names, pos)
+	if err != nil {
+		return &DamageError{Path: l.dir, Reason: err.Error()}
+	}
+	if pos.Exists {
+		if err := l.cutActive(pos); err != nil {
+			return err
+		}
+	}
+	for _, name := range plan.remove {
+		if err := l.logs.fs.Remove(l.logs.fs.PathJoin(l.dir, name)); err != nil {
+			return fmt.Errorf("storage: cut: %w", err)
+		}
+	}
+	l.begin(pos, plan)
+	return nil
+}
+
+// cutActive truncates the last segment.
+func (l *Log) cutActive(pos LogPosition) error {
+	path := l.logs.fs.PathJoin(l.dir, segmentName(pos.SegIndex, pos.SegOffset))
+	info, err := l.logs.fs.Stat(path)
+	if err != nil {
+		return fmt.Errorf("storage: open log: %w", err)
+	}
+	if info.Size() < pos.SegBytes {
+		return &DamageError{Path: path, Offset: info.Size(),
+			Reason: fmt.Sprintf("the file ends where %d bytes more belong", pos.SegBytes-info.Size())}
+	}
+	if info.Size() == pos.SegBytes {
+		return nil
+	}
+	if err := l.logs.fs.Truncate(path, pos.SegBytes); err != nil {
+		return fmt.Errorf("storage: cut: %w", err)
+	}
+	return nil
+}
+
+// begin sets the state of a log whose files are at pos.
+func (l *Log) begin(pos LogPosition, plan cutPlan) {
+	l.start = waypoint{index: pos.StartIndex + 1, offset: pos.NextOffset, termBefore: pos.StartTerm}
+	for i, first := range plan.segments {
+		if i == 0 {
+			first.termBefore = pos.StartTerm
+			l.start = first
+		}
+		last := i == len(plan.segments)-1
+		s := newSegment(l, first, last)
+		s.found = -1
+		if last {
+			end := waypoint{pos.LastIndex + 1, pos.NextOffset, pos.SegBytes, pos.LastTerm}
+			s.found = pos.SegBytes
+			s.written.Store(pos.SegBytes)
+			s.synced.Store(pos.SegBytes)
+			s.mu.points = append(s.mu.points, end)
+		}
+		l.mu.segments = append(l.mu.segments, s)
+	}
+	if !pos.Exists {
+		pos.SegIndex, pos.SegOffset, pos.SegBytes = 0, 0, 0
+	}
+	l.mu.pos = pos
+	l.mu.auxNamed = pos.AuxIndex
+	l.mu.newNames = len(plan.remove) > 0
+	l.writer = writer{log: l, pos: pos}
+}
+
+// checkPosition refuses a position that no log can have.
+func checkPosition(p LogPosition) error {
+	ok := p.LastIndex >= p.StartIndex && p.LastTerm >= p.StartTerm && p.NextOffset >= 0 && p.AuxIndex <= p.LastIndex
+	if p.Exists {
+		ok = ok && p.SegIndex > p.StartIndex && p.SegIndex <= p.LastIndex &&
+			p.SegOffset >= 0 && p.SegOffset <= p.NextOffset && p.SegBytes >= frameHeader
+	} else {
+		ok = ok && p.LastIndex == p.StartIndex
+	}
+	if !ok {
+		return fmt.Errorf("no log can be at %+v", p)
+	}
+	return nil
+}
+
+// cutPlan says what to do with the files of a log's directory.
+type cutPlan struct {
+	segments []waypoint // that stay, oldest first
+	remove   []string
+}
+
+// planCut decides by name (they are sorted) which files of a directory belong to the log at pos.
+// Names that are not the log's are left alone.
+func planCut(names []string, pos LogPosition) (cutPlan, error) {
+	var plan cutPlan
+	auxFound := pos.AuxIndex == 0
+	for _, name := range names {
+		stem := strings.TrimSuffix(name, indexSuffix)
+		if i, o, ok := parseSegmentName(name); ok {
+			if pos.Exists && i > pos.StartIndex && i <= pos.SegIndex {
+				plan.segments = append(plan.segments, waypoint{index: i, offset: o})
+			} else {
+				plan.remove = append(plan.remove, name)
+			}
+		} else if i, _, ok := parseSegmentName(stem + segmentSuffix); ok && stem != name {
+			if !pos.Exists || i <= pos.StartIndex || i > pos.SegIndex {
+				plan.remove = append(plan.remove, name)
+			}
+		} else if i, ok := parseAuxName(strings.TrimSuffix(name, tempSuffix)); ok {
+			auxFound = auxFound || name == auxName(pos.AuxIndex)
+			if i > pos.AuxIndex || strings.HasSuffix(name, tempSuffix) {
+				plan.remove = append(plan.remove, name)
+			}
+		}
+	}
+	if !auxFound {
+		return plan, fmt.Errorf("the side file %s is missing", auxName(pos.AuxIndex))
+	}
+	return plan, plan.check(pos)
+}
+
+// check compares the segments that stay with the position. The names' order is
+// that of the indexes, since they are padded with zeros.
+func (plan *cutPlan) check(pos LogPosition) error {
+	if !pos.Exists {
+		return nil
+	}
+	n := len(plan.segments)
+	if n == 0 || plan.segments[n-1].index != pos.SegIndex || plan.segments[n-1].offset != pos.SegOffset {
+		return fmt.Errorf("the segment %s is missing", segmentName(pos.SegIndex, pos.SegOffset))
+	}
+	if first := plan.segments[0]; first.index != pos.StartIndex+1 {
+		return fmt.Errorf("the first segment begins with entry %d, not %d", first.index, pos.StartIndex+1)
+	}
+	for i := 1; i < n; i++ {
+		if a, b := plan.segments[i-1], plan.segments[i]; a.index >= b.index || a.offset > b.offset {
+			return fmt.Errorf("the segments of entries %d and %d overlap", a.index, b.index)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// logSet is what the partition logs of a store share: their file handles, their
+// buffers, and who is open.
+//
+// Lock order: topics, Log.writing, Log.syncing, then any of the small ones (mu
+// of logSet, Log, segment, handles), which are leaves.
+type logSet struct {
+	fs          FS
+	root        string // the node's directory
+	segmentSize int64
+	files       *handles
+	buffers     sync.Pool // of *[]byte
+
+	// topics is held for writing while a topic directory is made or moved, and
+	// for reading while a log in one is opened.
+	topics sync.RWMutex
+
+	mu struct {
+		sync.Mutex
+		open    map[ReplicaID]*Log
+		failed  map[ReplicaID]error // closed with it: not to be opened again
+		durable map[string]bool     // directories whose names this process synced
+		closed  bool
+	}
+}
+
+func newLogSet(fsys FS, root string, segmentSize int64, maxOpenFiles int) *logSet {
+	s := &logSet{fs: fsys, root: root, segmentSize: segmentSize, files: newHandles(fsys, maxOpenFiles)}
+	s.mu.open = map[ReplicaID]*Log{}
+	s.mu.failed = map[ReplicaID]error{}
+	s.mu.durable = map[string]bool{}
+	return s
+}
+
+// borrow returns a buffer of at least size bytes of capacity.
+func (s *logSet) borrow(size int) *[]byte {
+	if b, ok := s.buffers.Get().(*[]byte); ok && cap(*b) >= size {
+		*b = (*b)[:size]
+		return b
+	}
+	b := make([]byte, size)
+	return &b
+}
+
+// maxKeptBuffer keeps one large batch from holding its memory for ever.
+const maxKeptBuffer = 2 << 20
+
+func (s *logSet) giveBack(b *[]byte) {
+	if cap(*b) <= maxKeptBuffer {
+		s.buffers.Put(b)
+	}
+}
+
+// path turns a directory of a ReplicaState into one of the file system.
+func (s *logSet) path(rel string) (string, error) {
+	parts := strings.Split(rel, "/")
+	for _, p := range parts {
+		if p == "" || p == "." || p == ".." || strings.ContainsAny(p, "\\\x00") {
+			return "", fmt.Errorf("storage: %q is not a directory below the node's", rel)
+		}
+	}
+	return s.fs.PathJoin(slices.Insert(parts, 0, s.root)...), nil
+}
+
+// logDir is where the files of a replica's log are: its directory, or, since a
+// reset, the one below it that is named after the reset.
+func (s *logSet) logDir(st ReplicaState) (string, error) {
+	dir, err := s.path(st.Dir)
+	if err != nil || st.Log.Reset == 0 {
+		return dir, err
+	}
+	return s.fs.PathJoin(dir, fmt.Sprintf("%020d.reset", st.Log.Reset)), nil
+}
+
+func (s *logSet) register(l *Log) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.mu.closed:
+		return ErrClosed
+	case s.mu.failed[l.replica] != nil:
+		return fmt.Errorf("storage: log of %v failed in this process: %w", l.replica, s.mu.failed[l.replica])
+	case s.mu.open[l.replica] != nil:
+		return fmt.Errorf("storage: log of %v is open already", l.replica)
+	}
+	s.mu.open[l.replica] = l
+	return nil
+}
+
+func (s *logSet) unregister(l *Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.open[l.replica] != l {
+		return
+	}
+	delete(s.mu.open, l.replica)
+	if err := l.failed(); err != nil && !errors.Is(err, ErrClosed) {
+		s.mu.failed[l.replica] = err
+	}
+}
+
+// lookup returns the replica's log if it is open, or the error that it was
+// closed with.
+func (s *logSet) lookup(r ReplicaID) (*Log, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.open[r], s.mu.failed[r]
+}
+
+// sync makes durable what was appended to the replica's log in this process.
+func (s *logSet) sync(r ReplicaID) error {
+	l, err := s.lookup(r)
+	if l == nil {
+		return err // a log that was closed without an error was synced
+	}
+	if err := l.Sync(); !errors.Is(err, ErrClosed) {
+		return err
+	}
+	_, err = s.lookup(r) // it was closed meanwhile
+	return err
+}
+
+// openBelow returns a log that is open in the directory or below it, or nil.
+func (s *logSet) openBelow(rel string) *Log {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.mu.open {
+		if strings.HasPrefix(l.rel, rel+"/") {
+			return l
+		}
+	}
+	return nil
+}
+
+// nameDurable makes the name of the directory durable, and those of its
+// parents up to the node's directory, unless this process did so before.
+func (s *logSet) nameDurable(dir string) error {
+	for ; dir != s.root; dir = s.fs.PathDir(dir) {
+		s.mu.Lock()
+		done := s.mu.durable[dir]
+		s.mu.Unlock()
+		if done {
+			continue
+		}
+		if err := syncDir(s.fs, s.fs.PathDir(dir)); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.mu.durable[dir] = true
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// forgetName is called when the directory is renamed away.
+func (s *logSet) forgetName(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.durable, dir)
+}
+
+// close closes all logs without a sync: the next process starts from the table.
+func (s *logSet) close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	open := make([]*Log, 0, len(s.mu.open))
+	for _, l := range s.mu.open {
+		open = append(open, l)
+	}
+	s.mu.Unlock()
+	for _, l := range open {
+		l.abandon()
+	}
+}
