@@ -1,0 +1,61 @@
+package transport_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele/transport"
+	"github.com/stelelog/stele/transport/transporttest"
+)
+
+// Property: L2, L3, L4
+func TestMemoryConformance(t *testing.T) {
+	transporttest.Run(t, transporttest.Suite{
+		In: func(t *testing.T, body func(t *testing.T)) { synctest.Test(t, body) },
+		Make: func(*testing.T) transporttest.Network {
+			n, made := transport.NewNetwork(1, nil), 0
+			n.SetFaults(transport.Faults{MinLatency: time.Millisecond, MaxLatency: 5 * time.Millisecond})
+			return transporttest.Network{
+				New: func() transport.Transport {
+					made++
+					return n.Transport(fmt.Sprint("node-", made))
+				},
+				Again:    func(addr string) transport.Transport { return n.Transport(addr) },
+				Nobody:   "nobody",
+				MaxFrame: transport.DefaultMaxFrame,
+			}
+		},
+	})
+}
+
+func TestTCPConformance(t *testing.T) {
+	transporttest.Run(t, transporttest.Suite{
+		Make: func(t *testing.T) transporttest.Network {
+			at := func(addr string) transport.Transport {
+				tr, err := transport.NewTCP(transport.TCPConfig{Listen: addr, MaxFrame: 8 << 20, Backoff: transport.Backoff{Max: 50 * time.Millisecond}})
+				require.NoError(t, err)
+				return tr
+			}
+			return transporttest.Network{
+				New:      func() transport.Transport { return at("127.0.0.1:0") },
+				Again:    at,
+				Nobody:   closedPort(t),
+				MaxFrame: 8 << 20,
+			}
+		},
+	})
+}
+
+// closedPort is an address at which nobody listens (any more).
+func closedPort(t *testing.T) string {
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	return ln.Addr().String()
+}

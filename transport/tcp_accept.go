@@ -1,0 +1,290 @@
+package transport
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+var (
+	errCrowded = errors.New("transport: too many connections without a handshake")
+	errTooSlow = errors.New("transport: handshake took too long")
+)
+
+// strangers are connections that have not said who they are. When there are
+// too many the oldest goes: an honest peer needs milliseconds, so a flood
+// cannot keep it out by merely holding places.
+type strangers struct {
+	max int
+
+	mu   sync.Mutex
+	byID *list.List // of *stranger, oldest first
+}
+
+type stranger struct {
+	raw  net.Conn
+	why  error // set before raw is closed by somebody else
+	elem *list.Element
+}
+
+func (s *strangers) admit(raw net.Conn) *stranger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byID.Len() >= s.max {
+		s.dropLocked(s.byID.Front().Value.(*stranger), errCrowded)
+	}
+	st := &stranger{raw: raw}
+	st.elem = s.byID.PushBack(st)
+	return st
+}
+
+func (s *strangers) drop(st *stranger, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(st, why)
+}
+
+func (s *strangers) dropLocked(st *stranger, why error) {
+	if st.elem == nil {
+		return
+	}
+	s.byID.Remove(st.elem)
+	st.elem, st.why = nil, why
+	_ = st.raw.Close()
+}
+
+// leave ends being a stranger; it returns why the connection was dropped, nil
+// if it was not.
+func (s *strangers) leave(st *stranger) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.elem != nil {
+		s.byID.Remove(st.elem)
+		st.elem = nil
+	}
+	return st.why
+}
+
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
+// accept takes connections until Close.
+func (t *TCP) accept(ln net.Listener) {
+	waiting := &strangers{max: t.cfg.MaxHandshakes, byID: list.New()}
+	pause := minAcceptPause
+	for {
+		raw, err := ln.Accept()
+		if err == nil {
+			pause = minAcceptPause
+			st := waiting.admit(raw)
+			if !t.spawn(func() { t.welcome(waiting, st) }) {
+				_ = raw.Close()
+			}
+			continue
+		}
+		if t.ctx.Err() != nil {
+			return
+		}
+		// Out of descriptors, most likely: the peers' patience is longer than
+		// the shortage. A listener that the host closed ends up here too, once
+		// a second.
+		t.refusals.note("listener", "cannot accept connections", zap.Error(err))
+		if !sleep(t.ctx, t.ctx, t.cfg.Clock, pause) {
+			return
+		}
+		pause = min(2*pause, maxAcceptPause)
+	}
+}
+
+// welcome shakes hands with a stranger and serves it.
+func (t *TCP) welcome(waiting *strangers, st *stranger) {
+	stopClose := context.AfterFunc(t.ctx, func() { waiting.drop(st, ErrClosed) })
+	defer stopClose()
+	timer := t.cfg.Clock.AfterFunc(t.cfg.HandshakeTimeout, func() { waiting.drop(st, errTooSlow) })
+	c, err := t.greetInbound(st.raw)
+	timer.Stop()
+	if why := waiting.leave(st); why != nil {
+		err = why
+	}
+	switch {
+	case err != nil && c != nil:
+		c.close(err)
+	case err == nil && !t.track(c):
+		c.close(ErrClosed)
+		err = ErrClosed
+	}
+	if err != nil {
+		_ = st.raw.Close()
+		if t.ctx.Err() == nil {
+			t.noteRefusal(st.raw.RemoteAddr(), err)
+		}
+		return
+	}
+	stopClose()
+	c.rejudge()
+	t.stats.accepted.Add(1)
+	t.serve(c)
+}
+
+// greetInbound reads who dialled and answers.
+func (t *TCP) greetInbound(under net.Conn) (*conn, error) {
+	wire := under
+	if t.cfg.ServerTLS != nil {
+		tc := tls.Server(under, t.cfg.ServerTLS)
+		if err := tc.HandshakeContext(t.ctx); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+		wire = tc
+	}
+	c := t.newConn(wire, under)
+	c.out = new(sendQueue)
+	c.out.init(t.cfg.QueueBytes.Answers)
+	peer, r, err := t.readHello(c)
+	if err != nil {
+		return c, err // no answer to whoever does not speak this protocol
+	}
+	if r != 0 {
+		body := []byte{byte(r.told())}
+		_, _ = wire.Write(appendGreeting(nil, greetRefuse, 0, body)) // refused either way
+		return c, &HandshakeError{Addr: peer.Addr, Reason: r, Err: described(peer)}
+	}
+	c.peer.Store(&peer)
+	_, err = wire.Write(appendGreeting(nil, greetWelcome, c.lane, t.self.Load().encoded))
+	return c, err
+}
+
+// described says in a log who was refused.
+func described(p Peer) error {
+	if p.Name == "" {
+		return nil
+	}
+	return fmt.Errorf("it says it is %q of cluster %q", p.Name, p.Cluster)
+}
+
+func (t *TCP) readHello(c *conn) (Peer, Refusal, error) {
+	g, body, err := readGreeting(c.br)
+	switch {
+	case err != nil:
+		return Peer{}, 0, err
+	case !g.speaks():
+		return Peer{}, RefusedVersion, nil
+	case g.kind != greetHello:
+		return Peer{}, 0, fmt.Errorf("%w: greeting kind %d", errFormat, g.kind)
+	}
+	c.lane = g.lane
+	if c.lane == laneStream {
+		c.out.budget = t.cfg.QueueBytes.Stream
+	}
+	peer, err := decodePeer(body)
+	if err != nil {
+		return Peer{}, 0, err
+	}
+	return peer, judge(t.self.Load().Identity, peer.Identity), nil
+}
+
+// serve uses an accepted connection until it ends.
+func (t *TCP) serve(c *conn) {
+	h := t.handler()
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		c.close(c.send())
+		c.out.close()
+	})
+	switch c.lane {
+	case laneCalls:
+		t.serveCalls(c, h)
+	case laneStream:
+		c.close(t.serveStream(c, h))
+	default:
+		c.close(c.receive(t.cfg.MaxFrame, func(kind frameKind, payload []byte) error {
+			if kind != frameMessage {
+				return unexpected(kind, c.lane)
+			}
+			t.stats.classes[c.lane].received.add(1, len(payload))
+			return h.frame(*c.peer.Load(), Class(c.lane), payload)
+		}))
+	}
+	writer.Wait()
+}
+
+// runningCalls are the calls of one connection that its handlers execute.
+type runningCalls struct {
+	mu     sync.Mutex
+	cancel map[uint64]context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// serveCalls returns when the connection ended and its handlers returned.
+func (t *TCP) serveCalls(c *conn, h guarded) {
+	running := &runningCalls{cancel: make(map[uint64]context.CancelFunc)}
+	c.close(c.receive(t.cfg.MaxFrame+requestFields, func(kind frameKind, payload []byte) error {
+		switch kind {
+		case frameRequest:
+			req, err := decodeRequest(payload)
+			if err == nil {
+				t.execute(c, h, running, req)
+			}
+			return err
+		case frameCancel:
+			id, _, err := decodeID(payload)
+			running.end(id)
+			return err
+		}
+		return unexpected(kind, c.lane)
+	}))
+	c.out.close() // handlers may wait there
+	running.wg.Wait()
+}
+
+func (r *runningCalls) begin(ctx context.Context, req request, limit int) (context.Context, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.cancel) >= limit || r.cancel[req.id] != nil {
+		return nil, false
+	}
+	ctx, cancel := withTimeout(ctx, req.timeout)
+	r.cancel[req.id] = cancel
+	return ctx, true
+}
+
+func (r *runningCalls) end(id uint64) {
+	r.mu.Lock()
+	cancel := r.cancel[id]
+	delete(r.cancel, id)
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
+	ctx, ok := running.begin(c.ctx, req, t.cfg.MaxCalls)
+	if !ok {
+		busy := outcome{verdict: verdictNotExecuted, message: "peer is busy"}
+		c.out.force(item{kind: frameFailure, prefix: appendOutcome(appendID(nil, req.id), busy)})
+		return
+	}
+	peer := *c.peer.Load()
+	running.wg.Go(func() {
+		t.stats.callsServed.Add(1)
+		resp, err := h.call(ctx, peer, req.method, req.body)
+		running.end(req.id)
+		if err == nil {
+			err = checkAnswer(resp, t.cfg.MaxFrame)
+		}
+		it := item{kind: frameResponse, prefix: appendID(nil, req.id), body: resp}
+		if err != nil {
+			it = item{kind: frameFailure, prefix: appendOutcome(it.prefix, outcomeOf(err))}
+		}
+		c.out.put(it) // false: the caller learns it from the connection's end
+	})
+}
