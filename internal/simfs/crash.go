@@ -34,7 +34,8 @@ func (fs *FS) Crash(s Survival) *FS {
 }
 
 // Image is Crash that leaves fs running: what fs does later is not in the
-// image. A test uses it to close what cannot be closed on a failing disk.
+// image. Taken in a Hook, it is a crash in mid-flight after which the old
+// process, say a store that cannot be closed on a failing disk, still ends well.
 func (fs *FS) Image(s Survival) *FS {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -54,7 +55,7 @@ func (fs *FS) imageLocked(s Survival) *FS {
 		fill(kept)
 	}
 	img.settleNames(kept)
-	img.settleTree(img.root, s, fs.rng, map[*inode]bool{})
+	settleTree(img.root, s, fs.rng)
 	return img
 }
 
@@ -96,17 +97,12 @@ func (fs *FS) cloneLocked() *FS {
 }
 
 // settleTree makes what the disk has the content of dir and all below it, in
-// the order of the names.
-func (fs *FS) settleTree(dir *inode, s Survival, rng *rand.Rand, done map[*inode]bool) {
+// the order of the names. A second link finds its file settled.
+func settleTree(dir *inode, s Survival, rng *rand.Rand) {
 	dir.entries, dir.syncErr = maps.Clone(dir.durable), nil
 	for _, name := range sortedKeys(dir.entries) {
-		n := dir.entries[name]
-		if done[n] {
-			continue // another link of the same file
-		}
-		done[n] = true
-		if n.isDir() {
-			fs.settleTree(n, s, rng, done)
+		if n := dir.entries[name]; n.isDir() {
+			settleTree(n, s, rng)
 		} else {
 			n.settle(s, rng)
 		}

@@ -47,7 +47,6 @@
 package simfs
 
 import (
-	"io"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -57,7 +56,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/stelelog/stele/storage"
 )
 
 // FS is a simulated disk with one file system, as one process sees it. It is
@@ -75,7 +73,7 @@ type FS struct {
 	crashed bool
 }
 
-var _ storage.FS = (*FS)(nil)
+var _ vfs.FS = (*FS)(nil)
 
 // New returns an empty file system. The root directory is durable.
 func New(seed uint64) *FS {
@@ -284,6 +282,11 @@ func (fs *FS) Rename(oldname, newname string) error {
 			c.emptied = old
 		}
 	}
+	if n.isDir() && from != to {
+		// As the kernel does: moves of directories wait for each other, or two
+		// that were never true at once could put each below the other.
+		c.nodes = append(c.nodes, fs.root)
+	}
 	fs.changeLocked(c)
 	return nil
 }
@@ -394,48 +397,6 @@ func (fs *FS) Truncate(name string, size int64) error {
 	}
 	n.truncate(size)
 	fs.touchLocked(n)
-	return nil
-}
-
-// Lock creates or empties the file and holds it until the Closer is closed or
-// the file system crashes. A second Lock of the same path fails with EAGAIN.
-func (fs *FS) Lock(name string) (io.Closer, error) {
-	name = clean(name)
-	if err := fs.begin(Op{Kind: OpLock, Path: name}, nil); err != nil {
-		return nil, pathError("lock", name, err)
-	}
-	defer fs.mu.Unlock()
-	if fs.locks[name] {
-		return nil, pathError("lock (held by another owner)", name, syscall.EAGAIN)
-	}
-	n, err := fs.lookupLocked("lock", name)
-	if os.IsNotExist(err) {
-		n, err = fs.createLocked("lock", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if n.isDir() {
-		return nil, pathError("lock", name, syscall.EISDIR)
-	}
-	n.truncate(0)
-	fs.locks[name] = true
-	return &lock{fs: fs, name: name}, nil
-}
-
-type lock struct {
-	fs   *FS
-	name string // empty once closed
-}
-
-func (l *lock) Close() error {
-	l.fs.mu.Lock()
-	defer l.fs.mu.Unlock()
-	if l.name == "" {
-		return os.ErrClosed
-	}
-	delete(l.fs.locks, l.name)
-	l.name = ""
 	return nil
 }
 
