@@ -1,0 +1,440 @@
+package topic_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+var (
+	someIncarnation  = storage.Incarnation{0: 0xa1, 7: 0x5e, 15: 0x0f}
+	otherIncarnation = storage.Incarnation{0: 0xb2, 15: 0xf0}
+	someTime         = time.UnixMilli(1_700_000_000_123)
+)
+
+// encode makes one batch of the records.
+func encode(info topic.BatchInfo, now time.Time, records ...topic.Record) []byte {
+	var b topic.BatchBuilder
+	b.Reset(now)
+	for i := range records {
+		b.Append(&records[i])
+	}
+	return b.Build(info)
+}
+
+// decode returns copies of the records of a valid batch.
+func decode(b topic.Batch) ([]topic.Record, error) {
+	var (
+		it  topic.BatchRecords
+		out []topic.Record
+	)
+	for it.Reset(b); it.Next(); {
+		out = append(out, clone(it.Record()))
+	}
+	return out, it.Err()
+}
+
+func clone(r *topic.Record) topic.Record {
+	c := topic.Record{Key: bytes.Clone(r.Key), Value: bytes.Clone(r.Value), Timestamp: r.Timestamp}
+	for _, h := range r.Headers {
+		c.Headers = append(c.Headers, topic.Header{Key: h.Key, Value: bytes.Clone(h.Value)})
+	}
+	return c
+}
+
+func nullable(t *rapid.T, label string) []byte {
+	if rapid.Bool().Draw(t, label+" is null") {
+		return nil
+	}
+	b := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, label)
+	return append([]byte{}, b...)
+}
+
+func drawRecord(t *rapid.T) topic.Record {
+	r := topic.Record{Key: nullable(t, "key"), Value: nullable(t, "value")}
+	if rapid.Bool().Draw(t, "has timestamp") {
+		r.Timestamp = time.UnixMilli(rapid.Int64Range(-1<<42, 1<<42).Draw(t, "ms"))
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "headers") {
+		r.Headers = append(r.Headers, topic.Header{
+			Key:   rapid.StringN(0, 80, 200).Draw(t, "header"),
+			Value: nullable(t, "header value"),
+		})
+	}
+	return r
+}
+
+func TestBatchRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records := rapid.SliceOfN(rapid.Custom(drawRecord), 1, 40).Draw(t, "records")
+		info := topic.BatchInfo{
+			Incarnation: someIncarnation,
+			Codec:       rapid.SampledFrom([]topic.Codec{topic.CodecNone, topic.CodecS2}).Draw(t, "codec"),
+			Producer: topic.ProducerBatch{
+				ID:    topic.ProducerID(rapid.Uint64().Draw(t, "id")),
+				Epoch: topic.ProducerEpoch(rapid.Uint32().Draw(t, "epoch")),
+				First: topic.Sequence(rapid.Uint64Range(0, 1<<62).Draw(t, "first")),
+			},
+		}
+		data := encode(info, someTime, records...)
+		b, rest, err := topic.ReadBatch(append(data, "more"...))
+		require.NoError(t, err)
+		require.Equal(t, "more", string(rest))
+		require.Equal(t, info.Incarnation, b.Incarnation())
+		require.Equal(t, info.Producer, b.Producer())
+		require.Equal(t, topic.KindData, b.Kind())
+		require.Equal(t, uint32(len(records)), b.Count())
+		require.Equal(t, someTime.UnixMilli(), b.Stamp())
+
+		b.SetBaseOffset(1000)
+		b.SetStamp(someTime.UnixMilli() + 7)
+		b, _, err = topic.ReadBatch(b.Bytes())
+		require.NoError(t, err, "the offset is outside of the checksum, the stamp is signed anew")
+		require.Equal(t, storage.Offset(1000), b.BaseOffset())
+		require.Equal(t, someTime.UnixMilli()+7, b.Stamp())
+
+		got, err := decode(b)
+		require.NoError(t, err)
+		latest := int64(-1 << 62)
+		for i := range records {
+			if records[i].Timestamp.IsZero() {
+				records[i].Timestamp = someTime
+			}
+			latest = max(latest, records[i].Timestamp.UnixMilli())
+		}
+		require.Equal(t, records, got, "null and empty stay apart")
+		require.Equal(t, latest, b.MaxTimestamp())
+	})
+}
+
+func TestBatchOffsets(t *testing.T) {
+	data := encode(topic.BatchInfo{}, someTime, make([]topic.Record, 300)...)
+	b, _, err := topic.ReadBatch(data)
+	require.NoError(t, err)
+	b.SetBaseOffset(77)
+	var it topic.BatchRecords
+	want := storage.Offset(77)
+	for it.Reset(b); it.Next(); want++ {
+		require.Equal(t, want, it.Offset())
+	}
+	require.NoError(t, it.Err())
+	require.Equal(t, storage.Offset(377), want)
+}
+
+// goldenRecords touch every field of the format.
+func goldenRecords() []topic.Record {
+	return []topic.Record{
+		{Key: []byte("k"), Value: []byte("value"), Timestamp: someTime},
+		{Key: nil, Value: []byte{}, Timestamp: someTime.Add(-time.Hour)},
+		{Key: []byte{}, Value: nil, Headers: []topic.Header{{Key: "trace", Value: []byte{1, 2}}, {Key: "", Value: nil}}},
+		{Value: bytes.Repeat([]byte("abcdefgh"), 40), Timestamp: someTime.Add(time.Hour)},
+	}
+}
+
+func TestBatchGolden(t *testing.T) {
+	info := topic.BatchInfo{Incarnation: someIncarnation, Producer: topic.ProducerBatch{ID: 0x0102030405060708, Epoch: 9, First: 10}}
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		t.Run(codec.String(), func(t *testing.T) {
+			info.Codec = codec
+			data := encode(info, someTime, goldenRecords()...)
+			golden := golden(t, "batch-v1-"+codec.String()+".golden", data)
+			if codec == topic.CodecNone { // another release of a compressor may choose other bytes
+				require.Equal(t, golden, data)
+			}
+			b, rest, err := topic.ReadBatch(golden)
+			require.NoError(t, err)
+			require.Empty(t, rest)
+			require.Equal(t, codec, b.Codec())
+			require.Equal(t, info.Producer, b.Producer())
+			got, err := decode(b)
+			require.NoError(t, err)
+			want := goldenRecords()
+			want[2].Timestamp = someTime
+			require.Equal(t, want, got)
+		})
+	}
+	t.Run("seal", func(t *testing.T) {
+		data := topic.NewSeal(someIncarnation, someTime)
+		require.Equal(t, golden(t, "seal-v1.golden", data), data)
+	})
+}
+
+// golden returns the bytes of a file in testdata, written first if asked.
+func golden(t *testing.T, name string, data []byte) []byte {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, data, 0o644))
+	}
+	out, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return out
+}
+
+// TestReadBatchRefuses changes one field of a valid batch at a time, with the
+// checksum made right again where the field is under it.
+func TestReadBatchRefuses(t *testing.T) {
+	put32 := func(off int, v uint32) func([]byte) {
+		return func(b []byte) { binary.LittleEndian.PutUint32(b[off:], v) }
+	}
+	tests := map[string]struct {
+		change func([]byte)
+		signed bool
+	}{
+		"length beyond the bytes": {put32(8, 1<<20), false},
+		"length below a header":   {put32(8, 79), false},
+		"checksum":                {func(b []byte) { b[12]++ }, false},
+		"a flipped record byte":   {func(b []byte) { b[85]++ }, false},
+		"format":                  {func(b []byte) { b[16] = 2 }, true},
+		"kind":                    {func(b []byte) { b[17] = 3 }, true},
+		"codec":                   {func(b []byte) { b[18] = 2 }, true},
+		"reserved":                {func(b []byte) { b[19] = 1 }, true},
+		"no records":              {put32(20, 0), true},
+		"more records than fit":   {put32(20, 1000), true},
+		"records size":            {put32(36, 10), true},
+		"records size over limit": {put32(36, topic.MaxRecordSize+1<<10), true},
+		"sequence overflow":       {func(b []byte) { binary.LittleEndian.PutUint64(b[40:], 1<<63-1) }, true},
+		"a seal with records":     {func(b []byte) { b[17] = byte(topic.KindSeal) }, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			data := encode(topic.BatchInfo{}, someTime, goldenRecords()...)
+			b, _, err := topic.ReadBatch(data)
+			require.NoError(t, err)
+			test.change(data)
+			if test.signed {
+				b.Sign()
+			}
+			_, _, err = topic.ReadBatch(data)
+			require.ErrorIs(t, err, topic.ErrCorruptBatch)
+			require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err))
+		})
+	}
+	for n := range 80 {
+		_, _, err := topic.ReadBatch(make([]byte, n))
+		require.ErrorIs(t, err, topic.ErrCorruptBatch)
+	}
+}
+
+// TestDecompressIsBounded gives s2 blocks that stand for more than was said.
+func TestDecompressIsBounded(t *testing.T) {
+	bomb := binary.AppendUvarint(nil, 1<<31)
+	bomb = append(bomb, 0, 'x')
+	before := allocated()
+	_, err := topic.Decompress(topic.CodecS2, nil, bomb, 100)
+	require.Less(t, allocated()-before, uint64(1<<20))
+	require.ErrorIs(t, err, topic.ErrCorruptBatch)
+	_, err = topic.Decompress(topic.CodecS2, nil, binary.AppendUvarint(nil, 100), 100)
+	require.ErrorIs(t, err, topic.ErrCorruptBatch)
+	_, err = topic.Decompress(7, nil, bomb, 100)
+	require.ErrorIs(t, err, topic.ErrCorruptBatch)
+}
+
+func TestEncodingAllocatesOnlyTheBatch(t *testing.T) {
+	records := make([]topic.Record, 500)
+	for i := range records {
+		records[i] = topic.Record{Key: []byte("key"), Value: []byte(strings.Repeat("v", 100)), Headers: []topic.Header{{Key: "trace", Value: []byte("1")}}}
+	}
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		var b topic.BatchBuilder
+		var it topic.BatchRecords
+		round := func() {
+			b.Reset(someTime)
+			for i := range records {
+				b.Append(&records[i])
+			}
+			batch, _, err := topic.ReadBatch(b.Build(topic.BatchInfo{Codec: codec}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for it.Reset(batch); it.Next(); {
+				n += len(it.Record().Headers)
+			}
+			if it.Err() != nil || n != len(records) {
+				t.Fatal(n, it.Err())
+			}
+		}
+		round()
+		require.LessOrEqual(t, testing.AllocsPerRun(20, round), 1.0, "codec %s", codec)
+	}
+}
+
+func TestFitting(t *testing.T) {
+	of := func(sizes ...int) []topic.Record {
+		var out []topic.Record
+		for _, n := range sizes {
+			out = append(out, topic.Record{Value: make([]byte, n)})
+		}
+		return out
+	}
+	tests := []struct {
+		sizes []int
+		want  int
+	}{
+		{nil, 0},
+		{[]int{0}, 1},
+		{[]int{10, 10, 10}, 3},
+		{[]int{topic.TargetBatchSize / 2, topic.TargetBatchSize / 2}, 1},
+		{[]int{topic.TargetBatchSize * 3, 1}, 1},
+		{[]int{1, topic.TargetBatchSize * 3}, 1},
+		{[]int{1, topic.MaxRecordSize + 1}, 1},
+		{[]int{topic.MaxRecordSize}, 1},
+	}
+	for _, test := range tests {
+		n, err := topic.Fitting(of(test.sizes...))
+		require.NoError(t, err)
+		require.Equal(t, test.want, n, "%v", test.sizes)
+	}
+	_, err := topic.Fitting(of(topic.MaxRecordSize+1, 1))
+	var tooLarge *topic.TooLargeError
+	require.ErrorAs(t, err, &tooLarge)
+	require.Equal(t, topic.TooLargeError{Size: topic.MaxRecordSize + 1, Max: topic.MaxRecordSize}, *tooLarge)
+}
+
+// TestLargestRecordTravels shows that the limit of a record is one that its
+// batch's decoder accepts.
+func TestLargestRecordTravels(t *testing.T) {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		r := topic.Record{Key: make([]byte, 1<<20), Value: make([]byte, 15<<20-2*12-5), Headers: []topic.Header{{Key: "hdr"}, {Value: []byte("ab")}}}
+		require.Equal(t, topic.MaxRecordSize, r.Size())
+		data := encode(topic.BatchInfo{Codec: codec}, someTime, r)
+		require.LessOrEqual(t, len(data), topic.MaxBatchSize)
+		b, _, err := topic.ReadBatch(data)
+		require.NoError(t, err)
+		got, err := decode(b)
+		require.NoError(t, err)
+		require.Len(t, got[0].Value, len(r.Value))
+	}
+}
+
+// allocated is the number of bytes that the process has allocated so far.
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// spoil adds data and its neighbours: each byte replaced in turn.
+func spoil(f *testing.F, data []byte) {
+	f.Add(data)
+	for i := range data {
+		for _, to := range []byte{0, 1, 0x7f, 0xff} {
+			bad := bytes.Clone(data)
+			bad[i] = to
+			f.Add(bad)
+		}
+	}
+}
+
+// Property: S11 (red: the lengths of keys and values not checked against what is left; red: the size that an s2 block declares not checked)
+func FuzzBatch(f *testing.F) {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		spoil(f, encode(topic.BatchInfo{Codec: codec}, someTime, goldenRecords()...))
+		f.Add(encode(topic.BatchInfo{Codec: codec}, someTime, make([]topic.Record, 100)...))
+	}
+	f.Add(topic.NewSeal(someIncarnation, someTime))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		data = bytes.Clone(data)
+		if len(data) >= 80 && len(data) <= topic.MaxBatchSize { // let mutations past length and checksum
+			binary.LittleEndian.PutUint32(data[8:], uint32(len(data)))
+			resign(data)
+		}
+		b, rest, err := topic.ReadBatch(data)
+		if err != nil {
+			require.ErrorIs(t, err, topic.ErrCorruptBatch)
+			return
+		}
+		require.Empty(t, rest)
+		if b.Kind() == topic.KindSeal {
+			return
+		}
+		var it topic.BatchRecords
+		last := storage.Offset(-1)
+		b.SetBaseOffset(0)
+		size, before := 0, allocated()
+		for it.Reset(b); it.Next(); last = it.Offset() {
+			require.Greater(t, it.Offset(), last)
+			require.Less(t, it.Offset(), storage.Offset(b.Count()))
+			size += len(it.Record().Key) + len(it.Record().Value)
+		}
+		require.LessOrEqual(t, size, topic.MaxBatchSize)
+		require.Less(t, allocated()-before, uint64(1<<20+64*len(data)))
+		if it.Err() != nil {
+			require.ErrorIs(t, it.Err(), topic.ErrCorruptBatch)
+		}
+	})
+}
+
+// resign makes the checksum of mutated bytes right.
+func resign(data []byte) {
+	b := topic.UncheckedBatch(data)
+	b.Sign()
+}
+
+func BenchmarkEncode(b *testing.B) {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		b.Run(codec.String(), func(b *testing.B) {
+			r := benchmarkRecord()
+			var builder topic.BatchBuilder
+			b.ReportAllocs()
+			b.SetBytes(int64(r.Size()))
+			builder.Reset(someTime)
+			for b.Loop() {
+				builder.Append(&r)
+				if builder.Size() > topic.TargetBatchSize-1024 {
+					builder.Build(topic.BatchInfo{Codec: codec})
+					builder.Reset(someTime)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+		b.Run(codec.String(), func(b *testing.B) {
+			r := benchmarkRecord()
+			records := make([]topic.Record, 8000)
+			for i := range records {
+				records[i] = r
+			}
+			data := encode(topic.BatchInfo{Codec: codec}, someTime, records...)
+			var it topic.BatchRecords
+			b.ReportAllocs()
+			b.SetBytes(int64(r.Size()))
+			n := 0
+			for b.Loop() {
+				if !it.Next() {
+					batch, _, err := topic.ReadBatch(data)
+					require.NoError(b, err)
+					it.Reset(batch)
+				}
+				n++
+			}
+			require.NoError(b, it.Err(), fmt.Sprint(n))
+		})
+	}
+}
+
+func benchmarkRecord() topic.Record {
+	return topic.Record{Key: []byte("customer-17"), Value: []byte(strings.Repeat("0123456789abcdef", 8)), Timestamp: someTime}
+}

@@ -1,0 +1,65 @@
+package topic
+
+import (
+	"time"
+
+	"github.com/stelelog/stele/storage"
+)
+
+// What the tests of the pure parts see of them.
+
+// State is the state machine without its driver.
+type State = partitionState
+
+// NewState returns the state of a partition without entries.
+func NewState(incarnation storage.Incarnation) *State { return newPartitionState(incarnation) }
+
+// ReadSnapshot decodes what Snapshot encoded.
+func ReadSnapshot(data []byte, incarnation storage.Incarnation) (*State, error) {
+	return readSnapshot(data, incarnation)
+}
+
+// Snapshot encodes the state.
+func (s *State) Snapshot() []byte { return s.appendSnapshot(nil) }
+
+// Index is that of the last entry applied.
+func (s *State) Index() storage.Index { return s.index }
+
+// Apply decides about the next entry.
+func (s *State) Apply(index storage.Index, kind storage.EntryKind, data []byte) Decision {
+	d := s.apply(index, kind, data)
+	return Decision{d.verdict, d.base, d.count, d.err}
+}
+
+// Decision is what Apply decided.
+type Decision struct {
+	Verdict storage.Verdict
+	Base    storage.Offset
+	Count   uint32
+	Err     error
+}
+
+// Producers is the state's memory of producers.
+func (s *State) Producers() *Producers { return s.producers }
+
+// NewSeal returns a seal.
+func NewSeal(incarnation storage.Incarnation, now time.Time) []byte {
+	return newSeal(incarnation, now)
+}
+
+// SetBaseOffset patches a batch as a fetch does.
+func (b Batch) SetBaseOffset(o storage.Offset) { b.setBaseOffset(o) }
+
+// SetStamp patches a batch as its leader does.
+func (b Batch) SetStamp(ms int64) { b.setStamp(ms) }
+
+// Sign makes the checksum right again.
+func (b Batch) Sign() { b.sign() }
+
+// Decompress is the decoder of a batch's records.
+func Decompress(codec Codec, scratch, src []byte, size int) ([]byte, error) {
+	return decompress(codec, scratch, src, size)
+}
+
+// UncheckedBatch is a view of at least a header's bytes.
+func UncheckedBatch(data []byte) Batch { return Batch{data} }
