@@ -1,0 +1,201 @@
+package topic
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// Caller reaches the managers of other nodes: what Call sends arrives at their
+// HandleCall. Errors carry an outcome; one without counts as unknown. The
+// request belongs to the Caller.
+type Caller interface {
+	Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error)
+}
+
+// Config says what a Manager is made of. The zero value of a field means its
+// default; Meta, Host, Store, Node and Caller have none.
+type Config struct {
+	// Meta says which topics there are. It must outlive the Manager.
+	Meta *metastore.Store
+	// Host runs the groups of the partitions.
+	Host *raftlog.Host
+	// Store holds the directories of the topics; the Manager neither opens nor
+	// closes it.
+	Store *storage.Store
+	// Node is this node.
+	Node raftlog.NodeID
+	// Caller reaches the other nodes.
+	Caller Caller
+
+	// Clock is what timeouts are measured with. Default: the machine's.
+	Clock clock.Clock
+	// Logger; default: none.
+	Logger *zap.Logger
+
+	// CallTimeout bounds a call of another node, and how long records wait for
+	// a partition that has no leader: 100 ms to 10 min. Default 10 s.
+	CallTimeout time.Duration
+	// FetchWait is how long a replica on another node holds a reader's question
+	// at the end of the partition before it answers that there is nothing new:
+	// 10 ms to 1 min. Default 5 s.
+	FetchWait time.Duration
+	// MaxPendingBytes bounds the records of a partition that wait for a quorum,
+	// in bytes: see PartitionConfig. Default 32 MiB.
+	MaxPendingBytes int
+}
+
+func (c Config) withDefaults() Config {
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	c.CallTimeout = cmp.Or(c.CallTimeout, 10*time.Second)
+	c.FetchWait = cmp.Or(c.FetchWait, 5*time.Second)
+	c.MaxPendingBytes = cmp.Or(c.MaxPendingBytes, 32<<20)
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Meta == nil:
+		return errors.New("topic: Config.Meta is nil: want the node's metadata")
+	case c.Host == nil:
+		return errors.New("topic: Config.Host is nil: want the node's raft groups")
+	case c.Store == nil:
+		return errors.New("topic: Config.Store is nil: want the node's directory")
+	case c.Node == 0:
+		return errors.New("topic: Config.Node is 0: want the id of this node")
+	case c.Caller == nil:
+		return errors.New("topic: Config.Caller is nil: want a way to other nodes")
+	case c.CallTimeout < 100*time.Millisecond || c.CallTimeout > 10*time.Minute:
+		return fmt.Errorf("topic: Config.CallTimeout is %v: want 100 ms to 10 min", c.CallTimeout)
+	case c.FetchWait < 10*time.Millisecond || c.FetchWait > time.Minute:
+		return fmt.Errorf("topic: Config.FetchWait is %v: want 10 ms to 1 min", c.FetchWait)
+	case c.MaxPendingBytes < 1 || c.MaxPendingBytes > 1<<30:
+		return fmt.Errorf("topic: Config.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
+	}
+	return nil
+}
+
+// TopicPartition names one partition of a topic.
+type TopicPartition struct {
+	Topic     string
+	Partition uint32
+}
+
+func (p TopicPartition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Partition) }
+
+// Position is where a record is.
+type Position struct {
+	Partition uint32
+	Offset    storage.Offset
+}
+
+// Manager is a node's part in all topics: it opens the replicas that the
+// metadata assigns to this node, serves other nodes, and is where producers
+// and readers come from. Its methods are safe for concurrent use.
+type Manager struct {
+	cfg Config
+
+	life    context.Context // ends when the manager is closed
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Open starts a manager. It waits for nothing: topics are usable when the
+// metadata has caught up. The caller must end it with Close.
+func Open(cfg Config) (*Manager, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, raftlog.Refused(err)
+	}
+	m := &Manager{cfg: cfg}
+	m.life, m.stop = context.WithCancel(context.Background())
+	return m, nil
+}
+
+// Close ends everything that runs, producers and readers included; their calls
+// end with ErrClosed and an outcome. It is idempotent. The groups are the
+// host's to close.
+func (m *Manager) Close() error {
+	m.stop()
+	m.running.Wait()
+	return nil
+}
+
+// HandleCall answers a call of another node's manager ("topic.*"). What became
+// of it, errors included, is in the response; an error means that the call
+// itself was wrong.
+func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
+	return nil, raftlog.Refused(fmt.Errorf("topic: no call %q", method))
+}
+
+// CreateTopic creates a topic and returns when it is usable from this node:
+// every partition has a leader.
+func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
+	return metastore.Topic{}, raftlog.Retry(errors.ErrUnsupported)
+}
+
+// DescribeTopic returns the topic that has the name (linearizable if there is
+// none).
+func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
+	return m.cfg.Meta.FindTopic(ctx, name)
+}
+
+// ListTopics returns all topics by name (linearizable).
+func (m *Manager) ListTopics(ctx context.Context) ([]metastore.Topic, error) {
+	if err := m.cfg.Meta.Barrier(ctx); err != nil {
+		return nil, err
+	}
+	return m.cfg.Meta.Topics(), nil
+}
+
+// DeleteTopic deletes a topic: when it returns nil, no record is ever
+// acknowledged in this life of its name again, and the name is free.
+func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
+	return raftlog.Retry(errors.ErrUnsupported)
+}
+
+// PartitionStatus is a replica that this node holds, or has to hold.
+type PartitionStatus struct {
+	TopicPartition
+	Incarnation   storage.Incarnation
+	Group         storage.GroupID
+	Replica       storage.ReplicaID
+	Role          raftlog.Role // 0 while the replica is not open
+	Term          storage.Term
+	Leader        raftlog.NodeID // 0: none is known
+	Readable      bool
+	Start         storage.Offset
+	HighWatermark storage.Offset // the first offset that may not be read yet, if Readable
+	Err           error          // why the replica is not open
+}
+
+// Status returns the replicas of this node, by topic and partition. It is a
+// local snapshot.
+func (m *Manager) Status() []PartitionStatus { return nil }
+
+// Stats are counters since Open.
+type Stats struct {
+	Records, Batches, Bytes   uint64 // produced here and acknowledged
+	Forwarded                 uint64 // batches sent to a leader elsewhere
+	Served                    uint64 // batches taken in for other nodes
+	Retries                   uint64 // batches sent again
+	FetchedLocal, FetchedAway uint64 // answers with records
+}
+
+// Stats returns the counters; it is cheap.
+func (m *Manager) Stats() Stats { return Stats{} }
