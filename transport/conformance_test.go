@@ -37,14 +37,9 @@ func TestMemoryConformance(t *testing.T) {
 func TestTCPConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		Make: func(t *testing.T) transporttest.Network {
-			at := func(addr string) transport.Transport {
-				tr, err := transport.NewTCP(transport.TCPConfig{Listen: addr, MaxFrame: 8 << 20, Backoff: transport.Backoff{Max: 50 * time.Millisecond}})
-				require.NoError(t, err)
-				return tr
-			}
 			return transporttest.Network{
-				New:      func() transport.Transport { return at("127.0.0.1:0") },
-				Again:    at,
+				New:      func() transport.Transport { return loopback(t, "127.0.0.1:0") },
+				Again:    func(addr string) transport.Transport { return loopback(t, addr) },
 				Nobody:   closedPort(t),
 				MaxFrame: 8 << 20,
 			}

@@ -201,7 +201,7 @@ func checkAnswer(resp []byte, limit int) error {
 // withCallTimeout gives a call without deadline the default one.
 func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
+		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, DefaultCallTimeout)
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -9,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"crypto/tls"
 
 	"go.uber.org/zap"
 )
@@ -328,6 +327,8 @@ func (t *TCP) readWelcome(c *conn, addr string) (Peer, error) {
 		return refused(RefusedProtocol, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Peer{}, fmt.Errorf("peer hung up during the handshake: %w", err)
+	case isAlert(err):
+		return refused(RefusedTLS, err)
 	case err != nil:
 		return Peer{}, err
 	case !g.speaks():
@@ -345,6 +346,13 @@ func (t *TCP) readWelcome(c *conn, addr string) (Peer, error) {
 		return refused(r, nil)
 	}
 	return peer, nil
+}
+
+// isAlert reports an alert of TLS: since version 1.3 a client learns only after
+// its own handshake that the server does not accept its certificate.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 // clientTLS fills in whom to expect, as tls.Dial does.

@@ -52,11 +52,10 @@ func frameSizes(t *testing.T, net Network) {
 
 func frameTooLarge(t *testing.T, net Network) {
 	a, b := two(t, net)
-	before := a.Stats().Classes[transport.Append]
 	a.Send(b.Addr(), transport.Append, make([]byte, net.MaxFrame+1))
 	a.Send(b.Addr(), transport.Append, []byte("next"))
 	require.Equal(t, "next", string(next(t, b.frames).data))
-	_ = before
+	require.EqualValues(t, 1, a.Stats().Classes[transport.Append].FramesDropped)
 }
 
 func framesAreCopies(t *testing.T, net Network) {

@@ -140,12 +140,18 @@ func closeWhileBusy(t *testing.T, net Network) {
 			}
 		})
 	}
-	var worked atomic.Int64
+	var times atomic.Int64
+	busy := make(chan struct{})
+	worked := func() {
+		if times.Add(1) == 50 {
+			close(busy)
+		}
+	}
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
 		from, to := pair[0], pair[1].Addr()
 		use(func() {
 			if _, err := from.Call(within(t), to, "m", pattern(1, 1000)); err == nil {
-				worked.Add(1)
+				worked()
 			}
 		})
 		use(func() {
@@ -156,14 +162,14 @@ func closeWhileBusy(t *testing.T, net Network) {
 			_, _ = s.Write(pattern(1, 100_000))
 			_, _ = s.Read(make([]byte, 100))
 			_ = s.Close()
-			worked.Add(1)
+			worked()
 		})
 		use(func() {
 			from.Send(to, transport.Append, pattern(1, 1000))
 			_, _ = from.Call(within(t), to, "pace", nil)
 		})
 	}
-	eventually(t, "all is busy", func() bool { return worked.Load() > 50 })
+	next(t, busy)
 	together(4, func(i int) {
 		if err := []*node{a, b}[i%2].Close(); err != nil {
 			t.Error(err)
