@@ -315,7 +315,14 @@ func (c *Core) admits(m *pb.Message) bool {
 		// From any replica: a leader or candidate may rest on a configuration
 		// that this replica has not applied yet.
 		return m.GetTerm() != 0
-	case pb.MsgAppResp, pb.MsgHeartbeatResp, pb.MsgVoteResp, pb.MsgPreVoteResp, pb.MsgReadIndexResp:
+	case pb.MsgAppResp:
+		// Without an index it is the answer to a leader of an older term, to
+		// make it step down. Between equals (a late message of the same leader's
+		// earlier term was answered) raft takes it for an acknowledgement of
+		// entry 0 and goes on to send entry 1, which no log holds: that follower
+		// would get nothing any more.
+		return m.GetReject() || m.GetIndex() != 0 || Term(m.GetTerm()) > c.hard.Term
+	case pb.MsgHeartbeatResp, pb.MsgVoteResp, pb.MsgPreVoteResp, pb.MsgReadIndexResp:
 		return m.GetTerm() != 0 // raft drops those from outside its configuration
 	case pb.MsgTimeoutNow:
 		// It skips pre-vote, so an old one must not disturb: only the leader

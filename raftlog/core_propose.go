@@ -33,10 +33,11 @@ type proposalTracker struct {
 	term     Term         // of unplaced
 	placed   []placement  // by index
 
-	// uncommitted mirrors raft's estimate, so that what is over the limit is
-	// refused before it is copied: bytes proposed and not yet applied.
+	// uncommitted counts the bytes proposed in the term that this replica leads
+	// and not yet applied, so that what is over the limit is refused before it
+	// is copied. raft's own count is never higher.
 	uncommitted int
-	leading     Term // uncommitted counts this term's; 0: not a leader
+	leading     Term // 0: not a leader
 
 	transferee ReplicaID
 	events     []ProposalEvent
@@ -105,7 +106,6 @@ func (p *proposalTracker) flush(c *Core) {
 			p.uncommitted -= len(entries[i].GetData())
 			p.refuse(id, why)
 		}
-		p.uncommitted = max(p.uncommitted, 0)
 	default:
 		p.unplaced, p.base, p.term = append(p.unplaced, ids...), c.last, c.hard.Term
 	}
@@ -193,9 +193,10 @@ func (p *proposalTracker) owner(index Index, term Term) ProposalID {
 // applied gives bytes back.
 func (p *proposalTracker) applied(entries []*pb.Entry) {
 	for _, e := range entries {
-		p.uncommitted -= len(e.GetData())
+		if Term(e.GetTerm()) == p.leading {
+			p.uncommitted -= len(e.GetData())
+		}
 	}
-	p.uncommitted = max(p.uncommitted, 0)
 }
 
 // fail ends everything: what is in the log may yet be committed by others.

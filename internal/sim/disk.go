@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// disk is a node's journal: frames gather, a round writes and syncs them, and
+// the next round starts when the sync returned.
+type disk struct {
+	waiting []write // in order
+	round   []write // being written
+	writing bool
+
+	slow         int64 // mean time of a round; 0: fast
+	stalledUntil int64
+}
+
+type write struct {
+	r     *replica
+	seq   raftlog.Seq
+	frame storage.Frame
+	sync  bool
+}
+
+func (d *disk) restart() {
+	d.waiting, d.round, d.writing = nil, nil, false
+}
+
+// startRound begins a round if one is wanted and none is under way. Frames
+// that nobody waits for ride along.
+func (w *world) startRound(n *node) {
+	d := &n.disk
+	if d.writing || len(d.waiting) == 0 {
+		return
+	}
+	wanted := false
+	for _, wr := range d.waiting {
+		wanted = wanted || wr.sync
+	}
+	if !wanted {
+		return
+	}
+	d.writing = true
+	d.round, d.waiting = d.waiting, nil
+	w.after(w.roundTime(d), event{kind: evDisk, node: n.index, life: n.life})
+}
+
+func (w *world) roundTime(d *disk) int64 {
+	t := w.between(100*microsecond, 1500*microsecond)
+	if d.slow > 0 {
+		t = w.exp(d.slow)
+	}
+	return t + max(0, d.stalledUntil-w.now)
+}
+
+// kickDisk ends the round of a disk that was stalled.
+func (w *world) kickDisk(n *node) {
+	if n.up && n.disk.writing {
+		w.after(millisecond, event{kind: evDisk, node: n.index, life: n.life})
+	}
+}
+
+// synced is the return of a round's sync.
+func (w *world) synced(n *node) {
+	d := &n.disk
+	if !d.writing || d.stalledUntil > w.now {
+		if d.writing {
+			w.after(d.stalledUntil-w.now, event{kind: evDisk, node: n.index, life: n.life})
+		}
+		return
+	}
+	round := d.round
+	d.writing, d.round = false, nil
+	w.trace.note(w.now, n.name(), "synced", uint64(len(round)), 0, 0, 0)
+	for _, wr := range round {
+		wr.r.keep(wr.frame)
+	}
+	for i, wr := range round {
+		if lastOf(round, i) {
+			w.result.Steps++
+			wr.r.core.Appended(w.mutateSynced(wr))
+		}
+	}
+	for i, wr := range round {
+		if lastOf(round, i) {
+			w.pump(wr.r)
+		}
+	}
+	w.startRound(n)
+}
+
+// lastOf reports whether round[i] is its replica's last frame there.
+func lastOf(round []write, i int) bool {
+	for _, later := range round[i+1:] {
+		if later.r == round[i].r {
+			return false
+		}
+	}
+	return true
+}
+
+// keep makes a frame durable: an entry at i discards all from i on.
+func (r *replica) keep(f storage.Frame) {
+	r.durableVote(f.Hard)
+	r.hard = f.Hard
+	if len(f.Entries) > 0 {
+		r.entryHard = f.Hard
+	}
+	for _, e := range f.Entries {
+		at := int(e.Index) - 2
+		if r.w.opts.Mutant == MutantNoTruncation && at < len(r.entries) {
+			r.entries[at] = e
+			r.durable.rewrite(e)
+			continue
+		}
+		r.entries = append(r.entries[:at:at], e)
+		r.durable.set(e)
+	}
+}
+
+// checkpoint captures how far logs are, as a rotation does; checkpointed is
+// when they and the table are synced.
+func (w *world) checkpoint(n *node, e event) {
+	if !n.up || n.life != e.life {
+		return
+	}
+	captured := make([]raftlog.Index, len(n.replicas))
+	for i, r := range n.replicas {
+		captured[i] = raftlog.Index(len(r.log) + 1)
+		r.checkState()
+	}
+	w.after(w.exp(20*millisecond), event{kind: evCheckpointed, node: n.index, life: n.life, heal: func() {
+		for i, r := range n.replicas {
+			r.logSynced = max(r.logSynced, captured[i])
+			if r.g.own {
+				// Its database syncs when it likes: behind the log or ahead of it.
+				r.ownSynced = max(r.ownSynced, raftlog.Index(w.between(int64(r.ownSynced), int64(r.applied)+1)))
+			}
+		}
+	}})
+	w.after(w.exp(w.faults.checkpointEvery), e)
+}
+
+func (w *world) checkpointed(n *node, e event) {
+	if n.up && n.life == e.life {
+		e.heal()
+	}
+}

@@ -1,0 +1,37 @@
+// Package sim runs whole raft groups in one goroutine under a virtual clock,
+// breaks everything that may break around them, and checks after every step
+// what must never be otherwise.
+//
+// The groups are made of the production step, raftlog.Core; what surrounds it
+// in production is replaced by a world in which all time, all order and all
+// failure is drawn from one seed:
+//
+//	         proposals, reads, transfers
+//	                    |
+//	network --msg--> [ Core ] --frames--> journal disk   one round at a time, synced late,
+//	drops, doubles,     |                                slow, stalled; a crash keeps the
+//	delays, reorders,   | committed                      unsynced round or loses it
+//	cuts, and sends     v
+//	very old messages  applier --> partition log         a crash cuts it at its checkpoint
+//	                    |
+//	                 state machine: a chain of hashes
+//
+// Nodes crash and lose power, pause, tick fast or slow, batch their effects or
+// not. The faults of a run are themselves drawn: some runs have many kinds,
+// some one, because faults that are always on hide one another.
+//
+// The checker (checker.go and its neighbours) keeps the history of every group
+// and states each property where it is checked, by its id: R1 to R9, R11 to
+// R14, R22, R25, R26, R29. All checks are incremental; logs are compared by
+// chained hashes, so a step costs the same however long the logs are.
+//
+// A run is a pure function of its seed and Options: the same seed gives the
+// same trace (L5), if crypto/rand, from which raft draws its election
+// timeouts, is made repeatable (testing/cryptotest.SetGlobalRandom).
+//
+// A checker that finds nothing proves little, so there are mutants: named ways
+// to break what is around the Core, or what it says. Each must be found within
+// a budget of seeds.
+//
+// Nothing here starts a goroutine, reads a clock or touches a file.
+package sim

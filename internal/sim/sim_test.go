@@ -1,0 +1,60 @@
+package sim
+
+import (
+	"flag"
+	"testing"
+	"testing/cryptotest"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+var (
+	seeds   = flag.Int("sim.seeds", 100, "how many seeds to run")
+	from    = flag.Uint64("sim.from", 1, "the first seed")
+	seconds = flag.Int("sim.seconds", 60, "virtual seconds per seed")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run runs a seed with the randomness of raft drawn from it too.
+func run(t *testing.T, seed uint64, opts Options) Result {
+	cryptotest.SetGlobalRandom(t, seed)
+	return Run(seed, opts)
+}
+
+// shape varies the size of a cluster by its seed.
+func shape(seed uint64, seconds int) Options {
+	opts := Options{Seconds: seconds, Groups: 1 + int(seed%2)}
+	switch {
+	case seed%10 == 7:
+		opts.Nodes = 5
+	case seed%10 == 3:
+		opts.Nodes = 1
+	}
+	return opts
+}
+
+func TestSeeds(t *testing.T) {
+	n := *seeds
+	if testing.Short() {
+		n = min(n, 15)
+	}
+	var sum Result
+	for seed := *from; seed < *from+uint64(n); seed++ {
+		res := run(t, seed, shape(seed, *seconds))
+		if res.Violation != nil {
+			t.Fatalf("go test ./internal/sim -run TestSeeds -sim.from=%d -sim.seeds=1 -sim.seconds=%d\n%v", seed, *seconds, res.Violation)
+		}
+		sum.Events += res.Events
+		sum.Steps += res.Steps
+		sum.Elections += res.Elections
+		sum.Committed += res.Committed
+		sum.Acked += res.Acked
+		sum.Reads += res.Reads
+		sum.Crashes += res.Crashes
+	}
+	t.Logf("%+v", sum)
+	require.NotZero(t, sum.Acked)
+	require.NotZero(t, sum.Reads)
+}
