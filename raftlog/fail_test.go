@@ -1,0 +1,186 @@
+package raftlog_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stelelog/stele/internal/simfs"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stretchr/testify/require"
+)
+
+// stallSyncs makes the journal syncs of a node wait until the channel is closed.
+func stallSyncs(n *node) chan struct{} {
+	release := make(chan struct{})
+	n.disk.SetHook(func(op simfs.Op) error {
+		if op.Kind == simfs.OpSync && strings.Contains(op.Path, "/journal/") {
+			<-release
+		}
+		return nil
+	})
+	return release
+}
+
+var errDisk = errors.New("the disk says no")
+
+// A state machine that panics or fails ends its group on this node, and
+// nothing else, there or elsewhere.
+func TestStateMachineFails(t *testing.T) {
+	for _, how := range []string{"panic", "error"} {
+		t.Run(how, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newCluster(t, 1, 3, 2)
+				defer c.stopAll()
+				c.ledger = func(l *ledger, n *node, g raftlog.GroupID) {
+					if n.id == 1 && g == 1 && how == "panic" {
+						l.poison = []byte("poison")
+					}
+					if n.id == 1 && g == 1 && how == "error" {
+						l.refuse = []byte("poison")
+					}
+				}
+				c.startAll()
+				c.must(1, "x")
+				sick := c.nodes[0]
+				if c.leader(1) != sick {
+					ctx, cancel := withTimeout(5 * election)
+					defer cancel()
+					require.NoError(t, c.leader(1).groups[1].TransferLeadership(ctx, replicaOf(1, 1)))
+				}
+				require.Equal(t, sick, c.leader(1))
+				p := sick.propose(1, "poison")
+				var failed *raftlog.GroupFailedError
+				require.ErrorAs(t, p.Err, &failed)
+				require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(p.Err))
+				require.Equal(t, replicaOf(1, 1), failed.Replica)
+				require.NoError(t, sick.host.Failed())
+
+				p = sick.propose(1, "more")
+				require.ErrorAs(t, p.Err, &failed)
+				require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(p.Err))
+				ctx, cancel := withTimeout(time.Second)
+				defer cancel()
+				_, err := sick.groups[1].ReadIndex(ctx)
+				require.ErrorAs(t, err, &failed)
+				require.Equal(t, raftlog.RoleResigned, sick.groups[1].Status().Role)
+				require.Equal(t, 1, sick.host.Stats().GroupsFailed)
+
+				require.NotEqual(t, sick, c.leader(1))
+				c.must(1, "the others go on")
+				for i := range 200 { // rotations carry the failed group
+					c.must(2, fmt.Sprint(i, strings.Repeat("x", 1000)))
+				}
+				require.NotZero(t, sick.host.Stats().Rotations)
+				require.NoError(t, sick.host.Failed())
+
+				// Mended and restarted, it has lost nothing.
+				c.ledger = nil
+				c.crash(sick, simfs.Strict)
+				require.NoError(t, c.start(sick))
+				c.must(1, "again")
+				require.Equal(t, []string{"x", "poison", "the others go on", "again"}, c.settle(1))
+			})
+		})
+	}
+}
+
+// A callback that panics is a bug of one group's user.
+func TestCallbackPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 2)
+		defer c.stopAll()
+		n := c.nodes[0]
+		n.groups[1].Propose([]byte("x"), func(raftlog.Proposal) { panic("a bug") })
+		time.Sleep(time.Second)
+		require.Equal(t, raftlog.RoleResigned, n.groups[1].Status().Role)
+		c.must(2, "x")
+	})
+}
+
+// A node whose journal fails acknowledges nothing any more; all who wait are
+// told that it may have happened; the others go on.
+func TestJournalFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 3, 2)
+		defer c.stopAll()
+		c.must(1, "x")
+		sick := c.leader(1)
+		sick.disk.SetHook(func(op simfs.Op) error {
+			if op.Kind == simfs.OpSync && strings.Contains(op.Path, "/journal/") {
+				return errDisk
+			}
+			return nil
+		})
+		p := sick.propose(1, "y")
+		require.ErrorIs(t, p.Err, errDisk)
+		require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(p.Err))
+		require.ErrorIs(t, sick.host.Failed(), errDisk)
+		for _, g := range c.groups {
+			p = sick.propose(g, "z")
+			require.ErrorIs(t, p.Err, errDisk)
+			require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(p.Err))
+			require.NotEqual(t, sick, c.leader(g))
+			c.must(g, "the others go on")
+		}
+		_, err := sick.host.OpenGroup(raftlog.GroupOptions{Group: 1, Replica: 999, Machine: &ledger{}})
+		c.outcome(err)
+		sick.host.Abort()
+	})
+}
+
+// A log that cannot be written ends its group here; the node goes on, and after
+// a restart the log is whole again.
+func TestLogFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 3, 2)
+		defer c.stopAll()
+		c.must(1, "x")
+		c.settle(1)
+		sick := c.nodes[0]
+		sick.disk.SetHook(func(op simfs.Op) error {
+			if op.Kind == simfs.OpWrite && strings.Contains(op.Path, "/groups/1/") {
+				return errDisk
+			}
+			return nil
+		})
+		for i := range 150 {
+			c.must(1, fmt.Sprint(i, strings.Repeat("x", 1000)))
+			c.must(2, fmt.Sprint(i))
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, raftlog.RoleResigned, sick.groups[1].Status().Role)
+		require.NoError(t, sick.host.Failed())
+		require.NotZero(t, sick.host.Stats().Rotations)
+		c.crash(sick, simfs.Strict)
+		require.NoError(t, c.start(sick))
+		c.must(1, "y")
+		require.Len(t, c.settle(1), 152)
+	})
+}
+
+// An acknowledged record is synced on a majority: with two journals stuck
+// nothing is acknowledged, with one stuck everything is.
+func TestAcknowledgedMeansQuorum(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 3, 1)
+		defer c.stopAll()
+		c.must(1, "x")
+		c.settle(1)
+		leader := c.leader(1)
+		one, two := c.nodes[int(leader.id)%3], c.nodes[(int(leader.id)+1)%3]
+		free := stallSyncs(one)
+		c.must(1, "one journal is stuck")
+		freeToo := stallSyncs(two)
+		done := make(chan raftlog.Proposal, 1)
+		leader.groups[1].Propose([]byte("two journals are stuck"), func(p raftlog.Proposal) { done <- p })
+		time.Sleep(election / 2)
+		require.Empty(t, done)
+		close(freeToo)
+		require.NoError(t, (<-done).Err)
+		close(free)
+		c.settle(1)
+	})
+}

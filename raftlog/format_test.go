@@ -1,0 +1,195 @@
+package raftlog
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+var rewriteGolden = flag.Bool("rewrite", false, "write golden files anew")
+
+type groupMessage struct {
+	group GroupID
+	m     *pb.Message
+}
+
+func message(t pb.MessageType, from, to, term uint64) *pb.Message {
+	return &pb.Message{Type: t.Enum(), From: new(from), To: new(to), Term: new(term)}
+}
+
+func entry(kind pb.EntryType, index, term uint64, data string) *pb.Entry {
+	e := &pb.Entry{Type: kind.Enum(), Index: new(index), Term: new(term)}
+	if data != "" {
+		e.Data = []byte(data)
+	}
+	return e
+}
+
+// goldenMessages has every message that travels and every field.
+func goldenMessages() []groupMessage {
+	app := message(pb.MsgApp, 1, 2, 7)
+	app.Index, app.LogTerm, app.Commit = new(uint64(41)), new(uint64(5)), new(uint64(40))
+	app.Entries = []*pb.Entry{
+		entry(pb.EntryNormal, 42, 5, "records"),
+		entry(pb.EntryNormal, 43, 7, ""),
+		entry(pb.EntryConfChangeV2, 44, 7, "change"),
+		entry(pb.EntryConfChange, 45, 7, "old change"),
+	}
+	empty := message(pb.MsgApp, 1, 2, 7)
+	empty.Index, empty.LogTerm, empty.Commit = new(uint64(1<<40)), new(uint64(5)), new(uint64(300))
+	appResp := message(pb.MsgAppResp, 2, 1, 7)
+	appResp.Index, appResp.LogTerm, appResp.Commit = new(uint64(41)), new(uint64(4)), new(uint64(12))
+	appResp.Reject, appResp.RejectHint = new(true), new(uint64(39))
+	vote := message(pb.MsgVote, 1, 3, 8)
+	vote.Index, vote.LogTerm, vote.Context = new(uint64(45)), new(uint64(7)), []byte("CampaignTransfer")
+	beat := message(pb.MsgHeartbeat, 1, 3, 7)
+	beat.Commit, beat.Context = new(uint64(44)), []byte("read 9")
+	beatResp := message(pb.MsgHeartbeatResp, 3, 1, 7)
+	beatResp.Context = []byte("read 9")
+	read := message(pb.MsgReadIndex, 3, 1, 0)
+	read.Entries = []*pb.Entry{{Data: []byte("read 10")}}
+	readResp := message(pb.MsgReadIndexResp, 1, 3, 7)
+	readResp.Index, readResp.LogTerm = new(uint64(44)), new(uint64(0))
+	readResp.Entries = []*pb.Entry{{Data: []byte("read 10")}}
+	refused := message(pb.MsgVoteResp, 3, 1, 8)
+	refused.Reject = new(true)
+	return []groupMessage{
+		{1, app}, {1, empty}, {2, appResp}, {300, vote}, {300, refused},
+		{1, beat}, {1, beatResp}, {1, read}, {1 << 60, readResp},
+		{5, message(pb.MsgPreVote, 1, 2, 9)}, {5, message(pb.MsgPreVoteResp, 2, 1, 9)},
+		{6, message(pb.MsgTransferLeader, 1, 2, 0)}, {6, message(pb.MsgTimeoutNow, 1, 2, 9)},
+	}
+}
+
+func encodeAll(t testing.TB, messages []groupMessage) []byte {
+	frame := []byte{frameVersion}
+	for _, gm := range messages {
+		var err error
+		frame, err = appendMessage(frame, gm.group, gm.m)
+		require.NoError(t, err)
+	}
+	return frame
+}
+
+func decodeAll(frame []byte) ([]groupMessage, error) {
+	r, err := openFrame(frame)
+	if err != nil {
+		return nil, err
+	}
+	var all []groupMessage
+	for r.more() {
+		group, m, _, err := r.next()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, groupMessage{group, m})
+	}
+	return all, nil
+}
+
+func TestFrameRoundTrip(t *testing.T) {
+	want := goldenMessages()
+	got, err := decodeAll(encodeAll(t, want))
+	require.NoError(t, err)
+	require.Len(t, got, len(want))
+	for i := range want {
+		require.Equal(t, want[i].group, got[i].group)
+		require.True(t, proto.Equal(want[i].m, got[i].m), "want %v\ngot  %v", want[i].m, got[i].m)
+	}
+}
+
+func TestFrameGolden(t *testing.T) {
+	path := filepath.Join("testdata", "frame.v1")
+	frame := encodeAll(t, goldenMessages())
+	if *rewriteGolden {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, frame, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, want, frame)
+}
+
+func TestFrameRefusesWhatDoesNotTravel(t *testing.T) {
+	frame := []byte{frameVersion}
+	for _, kind := range []pb.MessageType{pb.MsgHup, pb.MsgProp, pb.MsgSnap, pb.MsgStorageAppend, pb.MsgUnreachable} {
+		b, err := appendMessage(frame, 1, message(kind, 1, 2, 3))
+		require.Error(t, err, kind)
+		require.Equal(t, frame, b)
+	}
+	gap := message(pb.MsgApp, 1, 2, 7)
+	gap.Index, gap.LogTerm = new(uint64(4)), new(uint64(3))
+	for _, e := range []*pb.Entry{entry(pb.EntryNormal, 6, 3, "gap"), entry(pb.EntryNormal, 5, 2, "fallen term")} {
+		gap.Entries = []*pb.Entry{e}
+		b, err := appendMessage(frame, 1, gap)
+		require.Error(t, err)
+		require.Equal(t, frame, b)
+	}
+}
+
+// A frame that is cut or changed anywhere is an error or other messages, and
+// never a panic.
+func TestFrameDamage(t *testing.T) {
+	frame := encodeAll(t, goldenMessages())
+	for i := range frame {
+		_, err := decodeAll(frame[:i])
+		if i == 0 {
+			require.Error(t, err)
+		}
+		for bit := range 8 {
+			damaged := append([]byte(nil), frame...)
+			damaged[i] ^= 1 << bit
+			_, _ = decodeAll(damaged)
+		}
+	}
+	_, err := decodeAll([]byte{frameVersion + 1})
+	require.ErrorIs(t, err, errFrame)
+}
+
+// Small entries do not keep a large frame alive; large ones are not copied.
+func TestFrameAliasing(t *testing.T) {
+	small, large := message(pb.MsgApp, 1, 2, 7), message(pb.MsgApp, 1, 2, 7)
+	small.Index, small.LogTerm = new(uint64(4)), new(uint64(7))
+	small.Entries = []*pb.Entry{entry(pb.EntryNormal, 5, 7, "small")}
+	large.Index, large.LogTerm = new(uint64(4)), new(uint64(7))
+	large.Entries = []*pb.Entry{entry(pb.EntryNormal, 5, 7, string(make([]byte, 1000)))}
+	frame := encodeAll(t, []groupMessage{{1, small}, {2, large}})
+	got, err := decodeAll(frame)
+	require.NoError(t, err)
+	clear(frame)
+	frame[len(frame)-1] = 9
+	require.Equal(t, "small", string(got[0].m.Entries[0].Data))
+	require.EqualValues(t, 9, got[1].m.Entries[0].Data[999])
+}
+
+// Property: S11 (red: count of entries not bounded by the bytes left; the length of data not checked)
+func FuzzFrame(f *testing.F) {
+	f.Add(encodeAll(f, goldenMessages()))
+	f.Add([]byte{frameVersion})
+	f.Add([]byte{})
+	// A count of entries that nothing backs.
+	f.Add([]byte{frameVersion, byte(pb.MsgApp), flagEntries, 1, 1, 2, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got, err := decodeAll(append([]byte(nil), frame...))
+		runtime.ReadMemStats(&after)
+		// An entry of two bytes becomes a struct of some 200.
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<16+500*len(frame)))
+		if err != nil {
+			require.ErrorIs(t, err, errFrame)
+			return
+		}
+		// A flag may announce a zero; encoded once, nothing changes any more.
+		canonical := encodeAll(t, got)
+		again, err := decodeAll(canonical)
+		require.NoError(t, err)
+		require.Equal(t, canonical, encodeAll(t, again))
+	})
+}

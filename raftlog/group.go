@@ -1,0 +1,221 @@
+package raftlog
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync/atomic"
+
+	"github.com/stelelog/stele/storage"
+	"go.uber.org/zap"
+)
+
+// Group is one replica of one raft group, open on a host. Its methods are safe
+// for concurrent use.
+type Group struct {
+	host     *Host
+	id       GroupID
+	replica  ReplicaID
+	machine  StateMachine
+	ownState bool
+	// machineAt is what the state machine had applied when the group was
+	// opened; 0 if the log is the state.
+	machineAt Index
+	onStatus  func(Status)
+	log       *storage.Log
+
+	peers   atomic.Pointer[map[ReplicaID]NodeID]
+	status  atomic.Pointer[Status]
+	wanted  atomic.Bool   // somebody looked at status: refresh it at the next tick
+	applied atomic.Uint64 // Index: applied, in the log and readable
+
+	uncommitted atomic.Int64 // bytes of proposals that did not end
+	inbound     atomic.Int64 // bytes of entries in the mailbox
+	unwritten   atomic.Int64 // bytes of entries handed to the journal, not durable
+
+	applier applier
+	loop    groupLoop // of the loop alone
+}
+
+// proposalOverhead is what a proposal counts beyond its data, so that many
+// small ones are bounded too.
+const proposalOverhead = 64
+
+// proposal is a call of Propose on its way. One owner at a time: the mailbox,
+// the loop, a batch that is applied. Whoever owns it ends it.
+type proposal struct {
+	group *Group
+	data  []byte
+	size  int64 // reserved in the budgets
+	done  func(Proposal)
+	err   error // refused before it reached the loop
+}
+
+// end tells the proposer and gives the bytes back.
+func (p *proposal) end(r Proposal) {
+	g := p.group
+	if p.size != 0 {
+		g.uncommitted.Add(-p.size)
+		g.host.stats.uncommitted.Add(-p.size)
+	}
+	if r.Err != nil {
+		g.host.stats.proposalsFailed.Add(1)
+	}
+	var err error
+	defer func() {
+		if err != nil {
+			g.failSoon(err)
+		}
+	}()
+	defer recoverInto(&err, "the callback of a proposal")
+	p.done(r)
+}
+
+// ID is the group's id.
+func (g *Group) ID() GroupID { return g.id }
+
+// Replica is the id of this replica.
+func (g *Group) Replica() ReplicaID { return g.replica }
+
+// Log is the group's log: committed and applied entries, readable while the
+// group is open.
+func (g *Group) Log() *storage.Log { return g.log }
+
+// Propose proposes data, which must not change until done was called. It never
+// blocks. done is called exactly once, from a goroutine of the host and never
+// from within Propose, as soon as the outcome is known: with Err nil once the
+// entry was applied here, and so is durable on a quorum. It must not block.
+//
+// Refused at once with ErrOverloaded, *NotLeaderError or ErrTransferring
+// (Retry): nothing happened. After a leadership is lost what waited ends as
+// Unknown.
+func (g *Group) Propose(data []byte, done func(Proposal)) {
+	p := &proposal{group: g, data: data, done: done}
+	size := int64(len(data) + proposalOverhead)
+	if g.reserve(size) {
+		p.size = size
+	} else {
+		g.host.stats.overloads.Add(1)
+		p.err = Retry(ErrOverloaded)
+	}
+	if !g.host.mailbox.post(func(in *inbox) { in.proposals = append(in.proposals, p) }) {
+		// Nobody is left to call back but the caller itself, who may hold
+		// locks that done takes.
+		go p.end(Proposal{Err: Retry(ErrClosed)})
+	}
+}
+
+// reserve takes size bytes of the budgets of the group and of the node. What
+// comes alone always fits.
+func (g *Group) reserve(size int64) bool {
+	cfg, node := &g.host.cfg, &g.host.stats.uncommitted
+	mine := g.uncommitted.Add(size)
+	if mine > cfg.MaxUncommittedBytes && mine != size {
+		g.uncommitted.Add(-size)
+		return false
+	}
+	if all := node.Add(size); all > cfg.MaxUncommittedBytesPerNode && all != size {
+		node.Add(-size)
+		g.uncommitted.Add(-size)
+		return false
+	}
+	return true
+}
+
+// read is a call of ReadIndex.
+type read struct {
+	group     *Group
+	index     Index
+	err       error
+	done      chan struct{} // closed when index or err is set
+	abandoned atomic.Bool
+}
+
+func (r *read) end(index Index, err error) {
+	r.index, r.err = index, err
+	close(r.done)
+}
+
+// ReadIndex waits until everything that was acknowledged anywhere before the
+// call is applied here, and returns an index that covers it. A leader confirms
+// with a quorum that it still leads; any other replica asks the leader. It
+// fails with Retry when no leader answered within a few election timeouts; if
+// ctx ends first the error matches ctx.Err().
+func (g *Group) ReadIndex(ctx context.Context) (Index, error) {
+	r := &read{group: g, done: make(chan struct{})}
+	if !g.host.mailbox.post(func(in *inbox) { in.reads = append(in.reads, r) }) {
+		return 0, Retry(ErrClosed)
+	}
+	select {
+	case <-r.done:
+		return r.index, r.err
+	case <-ctx.Done():
+		r.abandoned.Store(true)
+		return 0, UnknownCause(ctx)
+	}
+}
+
+// Status is a snapshot. Role, term, leader and Applied are fresh; what raft
+// knows of other replicas may be a tick old, more if nobody asked lately.
+// Slices in it are not to be changed.
+func (g *Group) Status() Status {
+	g.wanted.Store(true)
+	s := *g.status.Load()
+	s.Applied = Index(g.applied.Load())
+	s.Commit, s.Durable, s.Last = max(s.Commit, s.Applied), max(s.Durable, s.Applied), max(s.Last, s.Applied)
+	return s
+}
+
+// Readable returns the applied index, and whether it may be shown to readers:
+// not on a leader that has not committed in its term, nor after a restart
+// before a leader taught this replica, because it may be lower than what was
+// shown before.
+func (g *Group) Readable() (Index, bool) {
+	ok := g.status.Load().Readable
+	return Index(g.applied.Load()), ok
+}
+
+// UpdatePeers replaces the map of who is where.
+func (g *Group) UpdatePeers(peers map[ReplicaID]NodeID) {
+	peers = maps.Clone(peers)
+	g.peers.Store(&peers)
+}
+
+// node returns where a replica is, 0 if that is not known.
+func (g *Group) node(r ReplicaID) NodeID { return (*g.peers.Load())[r] }
+
+// TransferLeadership hands leadership to another voter, 0: the best prepared.
+// It returns nil once this replica leads no more. The error is Retry:
+// *NotLeaderError, ErrNoTarget, or ErrTransferFailed when the other did not
+// take over within an election timeout. If ctx ends first the hand-over may
+// still happen.
+func (g *Group) TransferLeadership(ctx context.Context, to ReplicaID) error {
+	t := &transfer{done: make(chan error, 1)}
+	if err := g.host.call(ctx, func() { g.host.loop.transfer(g, to, t) }); err != nil {
+		return err
+	}
+	select {
+	case err := <-t.done:
+		return err
+	case <-ctx.Done():
+		return UnknownCause(ctx)
+	case <-g.host.loopDone:
+		return Unknown(ErrClosed)
+	}
+}
+
+// transfer is a call of TransferLeadership.
+type transfer struct{ done chan error }
+
+// failSoon has the loop fail the group. It may be called from anywhere.
+func (g *Group) failSoon(cause error) {
+	g.host.mailbox.post(func(in *inbox) {
+		in.calls = append(in.calls, func() { g.host.loop.failGroup(g, cause) })
+	})
+}
+
+func (g *Group) logger() *zap.Logger {
+	return g.host.cfg.Logger.With(zap.Stringer("group", g.id), zap.Stringer("replica", g.replica))
+}
+
+func (g *Group) String() string { return fmt.Sprintf("%v/%v", g.id, g.replica) }

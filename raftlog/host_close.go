@@ -1,0 +1,135 @@
+package raftlog
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// flushGroups is up to how many replicas Close leaves a fresh checkpoint for:
+// it syncs their logs, one by one.
+const flushGroups = 128
+
+// Close stops the host in good order: it hands each leadership over once,
+// within ctx and an election timeout, writes what waits, and leaves a
+// checkpoint if that is cheap, so that the next start reads little. What
+// still waits then ends: proposals that reached a log as Unknown, all else as
+// Retry, with ErrClosed.
+//
+// When it returns no goroutine is left and nothing writes to the store any
+// more. It waits for a sync, a batch being applied and a callback that are
+// under way, whatever ctx says. It is idempotent, and safe beside Abort. The
+// error is that of the node, if it failed.
+func (h *Host) Close(ctx context.Context) error {
+	if h.Failed() == nil {
+		h.handOver(ctx)
+		h.flush(ctx)
+	}
+	h.end(ctx.Err() == nil)
+	return h.Failed()
+}
+
+// Abort stops the host at once, as a crash would: no hand-over and no flush.
+// It returns when no goroutine is left and nothing writes any more; a sync, an
+// apply and a callback under way are waited for. It is idempotent.
+func (h *Host) Abort() {
+	h.aborted.Store(true)
+	h.end(false)
+}
+
+// handOver transfers every led group once.
+func (h *Host) handOver(ctx context.Context) {
+	limit := h.cfg.Tick * time.Duration(h.cfg.ElectionTicks+1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer h.cfg.Clock.AfterFunc(limit, cancel).Stop()
+	var waiting []*transfer
+	err := h.call(ctx, func() {
+		for _, g := range h.loop.groups {
+			if g.loop.leading {
+				t := &transfer{done: make(chan error, 1)}
+				h.loop.transfer(g, 0, t)
+				waiting = append(waiting, t)
+			}
+		}
+	})
+	if err != nil {
+		return
+	}
+	for _, t := range waiting {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return
+		case <-h.loopDone:
+			return
+		}
+	}
+}
+
+// flush writes what waits for a round to ride along with.
+func (h *Host) flush(ctx context.Context) {
+	written := make(chan struct{})
+	err := h.call(ctx, func() { h.loop.journal.after(func(error) { close(written) }) })
+	if err == nil {
+		_ = h.await(ctx, written)
+	}
+}
+
+// end stops the loop and waits for everything.
+func (h *Host) end(flush bool) {
+	h.stopOnce.Do(func() { close(h.stop) })
+	h.endOnce.Do(func() {
+		defer close(h.ended)
+		h.wg.Wait()
+		if flush && !h.aborted.Load() && h.Failed() == nil {
+			if err := h.loop.leaveCheckpoint(); err != nil {
+				h.cfg.Logger.Warn("no checkpoint at the end", zap.Error(err))
+			}
+		}
+	})
+	<-h.ended
+}
+
+// exit ends everything that waits, in the loop's last moment.
+func (l *loop) exit() {
+	defer close(l.h.loopDone)
+	l.ticker.Stop()
+	close(l.journal.rounds)
+	l.rest = l.h.mailbox.close()
+	for _, p := range l.rest.proposals {
+		err := Retry(ErrClosed)
+		if p.err != nil {
+			err = p.err
+		}
+		p.end(Proposal{Err: err})
+	}
+	for _, r := range l.rest.reads {
+		r.end(0, Retry(ErrClosed))
+	}
+	for _, g := range l.groups {
+		g.applier.halt(ErrClosed)
+		l.endWaiting(g, ErrClosed)
+	}
+	l.journal.filling.end(ErrClosed)
+}
+
+// leaveCheckpoint rotates and writes the table. Nothing else runs any more.
+func (l *loop) leaveCheckpoint() error {
+	if r := l.rest.round; r != nil && !r.rotate {
+		l.roundDone(r)
+	}
+	for _, a := range l.rest.applied {
+		l.applied(a)
+	}
+	if l.h.Failed() != nil || l.journal.flying || l.journal.checkpointing || len(l.groups) > flushGroups {
+		return l.h.Failed()
+	}
+	states := l.capture()
+	generation, err := l.h.cfg.Store.Rotate(states, nil)
+	if err != nil {
+		return err
+	}
+	return l.h.cfg.Store.Checkpoint(generation, states)
+}

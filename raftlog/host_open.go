@@ -1,0 +1,335 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/stelelog/stele/storage"
+	"go.uber.org/zap"
+)
+
+// GroupOptions says which replica to open, and what for.
+type GroupOptions struct {
+	Group   GroupID
+	Replica ReplicaID
+	// Peers says on which node each replica lives; see Group.UpdatePeers.
+	Peers map[ReplicaID]NodeID
+	// Create begins the replica if the store does not know it: a frame that
+	// says so is durable before its first vote. It must list the replica: only
+	// those that the creating command lists start with its configuration.
+	Create *Begin
+	// Machine is what committed entries are applied to. Required.
+	Machine StateMachine
+	// State is where a state machine with a state of its own stands. It is
+	// given what is above State.Index, also when the group's log holds it
+	// already, and the log what it misses, also when the state machine has it.
+	// State.Index 0 means that nothing was applied since the creation. Nil: the
+	// group's log is the state, and Machine is at its end.
+	State *AppliedState
+	// Recover, if not nil, is called with the group's log before anything is
+	// applied: what is in the log was applied by an earlier process. An error
+	// fails OpenGroup.
+	Recover func(*storage.Log) error
+	// OnStatus is told when role, term, vote, leader, transferee or
+	// readability changed, beginning with the first look. It is called by the
+	// loop: it must not block and may not call into the host, except for
+	// Propose.
+	OnStatus func(Status)
+}
+
+func (o *GroupOptions) validate() error {
+	switch {
+	case o.Group == 0 || o.Replica == 0:
+		return Refused(fmt.Errorf("raftlog: GroupOptions: group %v, replica %v: ids are never 0", o.Group, o.Replica))
+	case o.Machine == nil:
+		return Refused(fmt.Errorf("raftlog: GroupOptions.Machine of %v is nil", o.Group))
+	case o.Create != nil && !listed(o.Create.Conf, o.Replica):
+		return Refused(fmt.Errorf("raftlog: GroupOptions.Create of %v does not list %v", o.Group, o.Replica))
+	}
+	return nil
+}
+
+// OpenGroup opens a replica: it takes part from now on. It waits for a sync if
+// it creates the replica, and reads only what the log's open does. It fails
+// with Refused: ErrUnknownReplica, ErrReplicaOpen, ErrSetAside; with a
+// *StateError if something promised is gone; or with the log's own errors.
+func (h *Host) OpenGroup(o GroupOptions) (*Group, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	st, err := h.claim(&o)
+	if err != nil {
+		return nil, err
+	}
+	g, err := h.prepare(&o, st)
+	ctx := context.Background()
+	if err != nil {
+		_ = h.call(ctx, func() { delete(h.loop.opening, o.Replica) })
+		return nil, err
+	}
+	if err := h.call(ctx, func() { err = h.loop.install(g) }); err != nil {
+		return nil, err // the store closes the log
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// claim reserves the replica and returns its recovered state.
+func (h *Host) claim(o *GroupOptions) (st storage.ReplicaState, err error) {
+	settled := make(chan struct{})
+	ok := h.mailbox.post(func(in *inbox) {
+		in.calls = append(in.calls, func() {
+			h.loop.claim(o, func(got storage.ReplicaState, e error) {
+				st, err = got, e
+				close(settled)
+			})
+		})
+	})
+	if !ok {
+		return st, Retry(ErrClosed)
+	}
+	if err := h.await(context.Background(), settled); err != nil {
+		return storage.ReplicaState{}, err
+	}
+	return st, err
+}
+
+// claim calls settle once, now or when the replica is durable.
+func (l *loop) claim(o *GroupOptions, settle func(storage.ReplicaState, error)) {
+	refuse := func(err error) { settle(storage.ReplicaState{}, err) }
+	st, known := l.dormant[o.Replica]
+	switch {
+	case l.h.Failed() != nil:
+		refuse(Retry(l.h.Failed()))
+	case l.busy(o):
+		refuse(Refused(fmt.Errorf("%w: %v, or another replica of %v", ErrReplicaOpen, o.Replica, o.Group)))
+	case known && st.Group != o.Group:
+		refuse(Refused(fmt.Errorf("raftlog: %v is a replica of %v, not of %v", o.Replica, st.Group, o.Group)))
+	case known && st.Status != storage.ReplicaLive:
+		refuse(Refused(fmt.Errorf("%w: %v", ErrSetAside, o.Replica)))
+	case known:
+		l.opening[o.Replica] = o.Group
+		settle(st, nil)
+	case o.Create == nil:
+		refuse(Refused(fmt.Errorf("%w: %v of %v", ErrUnknownReplica, o.Replica, o.Group)))
+	default:
+		l.create(o, settle)
+	}
+}
+
+// busy reports whether the replica, or another one of its group, is open,
+// being opened or not quite closed.
+func (l *loop) busy(o *GroupOptions) bool {
+	for r, g := range l.opening {
+		if r == o.Replica || g == o.Group {
+			return true
+		}
+	}
+	if l.parked[o.Replica] != nil {
+		return true
+	}
+	return slices.ContainsFunc(l.groups, func(g *Group) bool { return g.replica == o.Replica || g.id == o.Group })
+}
+
+// create makes the replica durable.
+func (l *loop) create(o *GroupOptions, settle func(storage.ReplicaState, error)) {
+	begin := *o.Create
+	st := storage.ReplicaState{
+		Group: o.Group, Replica: o.Replica, Status: storage.ReplicaLive, Dir: begin.Dir, Conf: begin.Conf,
+		Hard: storage.HardState{Term: begin.Term, Commit: begin.Index},
+		Log: storage.LogPosition{
+			StartIndex: begin.Index, StartTerm: begin.Term, LastIndex: begin.Index, LastTerm: begin.Term,
+			NextOffset: begin.NextOffset,
+		},
+	}
+	l.opening[o.Replica] = o.Group
+	l.journal.filling.frames = append(l.journal.filling.frames, storage.Frame{
+		Kind: storage.FrameCreated, Group: o.Group, Replica: o.Replica, Begin: &begin,
+	})
+	l.journal.after(func(err error) {
+		if err != nil {
+			delete(l.opening, o.Replica)
+			settle(st, Unknown(err))
+			return
+		}
+		l.dormant[o.Replica] = st
+		settle(st, nil)
+	})
+}
+
+// prepare opens the log and starts the core.
+func (h *Host) prepare(o *GroupOptions, st storage.ReplicaState) (*Group, error) {
+	log, err := h.cfg.Store.OpenLog(st)
+	if err != nil {
+		return nil, fmt.Errorf("raftlog: log of %v: %w", o.Replica, err)
+	}
+	g := &Group{
+		host: h, id: o.Group, replica: o.Replica, machine: o.Machine, onStatus: o.OnStatus, log: log,
+		loop: groupLoop{proposals: map[ProposalID]*proposal{}, reads: map[ReadID]*read{}},
+	}
+	g.UpdatePeers(o.Peers)
+	st.Log = log.Position()
+	applied := st.Log.LastIndex
+	machine := o.State
+	if machine != nil {
+		if machine.Index == 0 {
+			machine = &AppliedState{Index: st.Log.StartIndex, Conf: machine.Conf}
+			if len(machine.Conf.Voters) == 0 {
+				machine.Conf = st.Conf // no change can have been applied if none is known
+			}
+		}
+		g.ownState, g.machineAt = true, machine.Index
+		applied = min(applied, machine.Index)
+	}
+	var core *Core
+	if o.Recover != nil {
+		err = o.Recover(log)
+	}
+	if err == nil {
+		core, err = NewCore(CoreConfig{
+			State: st, Machine: machine, Older: log, ReadNonce: h.cfg.Rand(), Options: h.cfg.coreOptions(),
+		})
+	}
+	if err != nil {
+		_ = log.Close()
+		return nil, fmt.Errorf("raftlog: open %v: %w", o.Replica, err)
+	}
+	g.loop.core = core
+	g.applied.Store(uint64(applied))
+	s := core.Status()
+	g.status.Store(&s)
+	return g, nil
+}
+
+// install makes the group take part.
+func (l *loop) install(g *Group) error {
+	delete(l.opening, g.replica)
+	if err := l.h.Failed(); err != nil {
+		return Retry(err)
+	}
+	delete(l.dormant, g.replica)
+	g.loop.place = len(l.groups)
+	l.groups = append(l.groups, g)
+	l.h.stats.groups.Add(1)
+	l.h.mu.Lock()
+	l.h.mu.groups[g.replica] = g
+	l.h.mu.Unlock()
+	l.touch(g)
+	return nil
+}
+
+// CloseGroup takes a replica out of its group's work on this node until it is
+// opened again; its journal state is carried on. It waits for the batch that
+// its state machine is applying and syncs its log. Closing what is not open is
+// no error. If ctx ends first, the group takes no part any more, and another
+// call may finish.
+func (h *Host) CloseGroup(ctx context.Context, r ReplicaID) error {
+	return h.closeGroup(ctx, r, false)
+}
+
+// SetAside closes a replica for ever: it will never be opened again, and its
+// directory may be moved away once SetAside returned nil, because that is
+// durable then. It is idempotent.
+func (h *Host) SetAside(ctx context.Context, r ReplicaID) error {
+	return h.closeGroup(ctx, r, true)
+}
+
+func (h *Host) closeGroup(ctx context.Context, r ReplicaID, forEver bool) error {
+	var g *Group
+	if err := h.call(ctx, func() { g = h.loop.park(r) }); err != nil {
+		return err
+	}
+	if g != nil {
+		select {
+		case <-g.applier.halt(ErrClosed):
+		case <-ctx.Done():
+			return UnknownCause(ctx)
+		}
+		if e := g.log.Close(); e != nil && !errors.Is(e, storage.ErrClosed) {
+			g.logger().Error("the log could not be synced at its close", zap.Error(e))
+		}
+	}
+	settled := make(chan struct{})
+	var err error
+	if e := h.call(ctx, func() {
+		h.loop.settle(r, forEver, func(e error) {
+			err = e
+			close(settled)
+		})
+	}); e != nil {
+		return e
+	}
+	if e := h.await(ctx, settled); e != nil {
+		return e
+	}
+	return err
+}
+
+// park takes a group out of all work. It returns nil if it is not open.
+func (l *loop) park(r ReplicaID) *Group {
+	at := slices.IndexFunc(l.groups, func(g *Group) bool { return g.replica == r })
+	if at < 0 {
+		return l.parked[r]
+	}
+	g, end := l.groups[at], len(l.groups)-1
+	l.groups[at] = l.groups[end]
+	l.groups[at].loop.place = at
+	l.groups[end] = nil
+	l.groups = l.groups[:end]
+	l.parked[r] = g
+	l.h.mu.Lock()
+	delete(l.h.mu.groups, r)
+	l.h.mu.Unlock()
+	if g.loop.ended {
+		l.h.stats.groupsFailed.Add(-1)
+	} else {
+		l.h.stats.groups.Add(-1)
+	}
+	g.applier.halt(ErrClosed)
+	l.endWaiting(g, ErrClosed)
+	return g
+}
+
+// settle makes a parked replica dormant, or set aside, once all its frames
+// are durable.
+func (l *loop) settle(r ReplicaID, forEver bool, done func(error)) {
+	st, known := l.dormant[r]
+	if g := l.parked[r]; g != nil {
+		st, known = g.loop.state(), true
+	}
+	switch {
+	case l.h.Failed() != nil:
+		done(Retry(l.h.Failed()))
+		return
+	case !known && forEver:
+		done(Refused(fmt.Errorf("%w: %v", ErrUnknownReplica, r)))
+		return
+	case !known || st.Status != storage.ReplicaLive:
+		done(nil)
+		return
+	}
+	if forEver {
+		l.journal.filling.frames = append(l.journal.filling.frames, storage.Frame{
+			Kind: storage.FrameSetAside, Group: st.Group, Replica: r,
+		})
+	}
+	l.journal.after(func(err error) {
+		if err != nil {
+			done(Unknown(err))
+			return
+		}
+		if g := l.parked[r]; g != nil {
+			st = g.loop.state()
+			delete(l.parked, r)
+		}
+		if forEver {
+			st.Status, st.Tail = storage.ReplicaSetAside, nil
+		}
+		l.dormant[r] = st
+		done(nil)
+	})
+}
