@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
@@ -105,15 +106,15 @@ func TestRepeatedBatchHasItsOffsets(t *testing.T) {
 		a acks
 	)
 	producer := topic.ProducerBatch{ID: 4}
-	require.NoError(t, r.partition.Append(producer, values(3, 10), a.done))
 	require.NoError(t, r.partition.Append(anonymous, values(5, 10), a.done))
+	require.NoError(t, r.partition.Append(producer, values(3, 10), a.done))
 	r.commit(t, &h, 2)
 	r.checkpoint(t)
 	r.restart(t)
 	require.NoError(t, r.partition.Append(producer, values(3, 10), a.done))
 	require.NoError(t, r.partition.Append(topic.ProducerBatch{ID: 4, First: 3}, values(1, 10), a.done))
 	r.commit(t, &h, 2)
-	require.Equal(t, []topic.Ack{{Base: 0, Count: 3}, {Base: 3, Count: 5}, {Base: 0, Count: 3}, {Base: 8, Count: 1}}, a.got)
+	require.Equal(t, []topic.Ack{{Base: 0, Count: 5}, {Base: 5, Count: 3}, {Base: 5, Count: 3}, {Base: 8, Count: 1}}, a.got)
 }
 
 func TestInFlightBytes(t *testing.T) {
@@ -288,4 +289,58 @@ func miscounted(data []byte, count byte) []byte {
 	data[20] = count
 	resign(data)
 	return data
+}
+
+// eager is a group that has always committed already.
+type eager struct {
+	*replica
+	next storage.Offset
+}
+
+func (g *eager) Propose(data []byte, done func(raftlog.Proposal)) {
+	b, _, err := topic.ReadBatch(data)
+	base := g.next
+	if err == nil {
+		g.next += storage.Offset(b.Count())
+	}
+	done(raftlog.Proposal{Result: raftlog.Result{Verdict: storage.VerdictData, BaseOffset: base}, Err: err})
+}
+
+// BenchmarkAppend is the way of a record through a batcher and back, with a
+// batch of its own and in company.
+func BenchmarkAppend(b *testing.B) {
+	setup := func(b *testing.B) *topic.Partition {
+		r := &replica{fs: simfs.New(1), cfg: topic.PartitionConfig{Topic: "orders", Incarnation: someIncarnation}}
+		r.state = emptyLog()
+		r.start(b)
+		b.Cleanup(func() { r.stop(b) })
+		p, err := topic.NewPartition(r.cfg)
+		require.NoError(b, err)
+		p.Bind(&eager{replica: r})
+		return p
+	}
+	record := []topic.Record{benchmarkRecord()}
+	b.Run("alone", func(b *testing.B) {
+		p := setup(b)
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = p.Append(anonymous, record, func(topic.Ack) {})
+		}
+	})
+	b.Run("shared", func(b *testing.B) {
+		r := &replica{fs: simfs.New(1), cfg: topic.PartitionConfig{Topic: "orders", Incarnation: someIncarnation}}
+		r.state = emptyLog()
+		r.start(b)
+		b.Cleanup(func() { r.stop(b) })
+		b.ReportAllocs()
+		answered, sent := 0, 0
+		for b.Loop() {
+			_ = r.partition.Append(anonymous, record, func(topic.Ack) { answered++ })
+			if sent++; sent%512 == 0 {
+				for _, e := range r.take(1) {
+					e.done(raftlog.Proposal{})
+				}
+			}
+		}
+	})
 }

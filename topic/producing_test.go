@@ -140,8 +140,8 @@ func produce(r *replica, id topic.ProducerID, who string, rng *rand.Rand, told *
 		}
 		for _, s := range flight {
 			a := <-s.ack
-			for id != 0 && a.Err != nil {
-				if raftlog.OutcomeOf(a.Err) == raftlog.OutcomeRefused {
+			for tries := 0; id != 0 && a.Err != nil; tries++ {
+				if raftlog.OutcomeOf(a.Err) == raftlog.OutcomeRefused || tries == 1000 {
 					return a.Err
 				}
 				if err := send(s); err != nil {

@@ -61,13 +61,17 @@ type proposal struct {
 func open(t *testing.T, cfg topic.PartitionConfig) *replica {
 	cfg.Topic, cfg.Incarnation = "orders", someIncarnation
 	r := &replica{fs: simfs.New(1), cfg: cfg}
-	r.state = storage.ReplicaState{
-		Group: 7, Replica: 70, Status: storage.ReplicaLive,
-		Log: storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: 1, LastTerm: 1},
-	}
+	r.state = emptyLog()
 	r.start(t)
 	t.Cleanup(func() { r.stop(t) })
 	return r
+}
+
+func emptyLog() storage.ReplicaState {
+	return storage.ReplicaState{
+		Group: 7, Replica: 70, Status: storage.ReplicaLive,
+		Log: storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: 1, LastTerm: 1},
+	}
 }
 
 func (r *replica) start(t require.TestingT) {
