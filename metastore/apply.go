@@ -1,0 +1,221 @@
+package metastore
+
+import (
+	"github.com/stelelog/stele/raftlog"
+)
+
+// decide applies one command: (state, command) to (writes in t, result). It is
+// a pure function: every replica that decides about the same command over the
+// same state writes the same bytes and gives the same result.
+//
+// A refusal is a result; it leaves t as it was but for the newest type. err
+// means damage: the group must stop here.
+func decide(t *tx, c command) (value any, refusal, err error) {
+	one := newTx(t)
+	refusal = c.check()
+	if refusal == nil {
+		value, refusal = c.apply(one)
+	}
+	if one.err != nil {
+		return nil, nil, one.err
+	}
+	if refusal == nil {
+		one.mergeInto(t)
+	}
+	if c.kind() != typeGenesis {
+		noteType(t, c.kind())
+	}
+	return value, refusal, t.err
+}
+
+// noteType remembers the newest command type that was applied, refused or not:
+// a build that does not know it must not go on from here.
+func noteType(t *tx, kind commandType) {
+	f := t.format()
+	if t.err == nil && kind > f.Newest {
+		f.Newest = kind
+		t.put([]byte{tableFormat}, f.encode())
+	}
+}
+
+// apply makes the state at index 1. The genesis is no entry of the log: every
+// replica that the genesis lists makes it by itself, with equal content, and
+// all others get it in a snapshot. So there is no moment at which the metadata
+// has a leader and no members, and it is made exactly once.
+func (g Genesis) apply(t *tx) (any, error) {
+	if _, ok := t.applied(); ok {
+		return nil, invalid("Genesis", g.ClusterID, "only for an empty state")
+	}
+	t.put([]byte{tableFormat}, format{layoutVersion, typeGenesis}.encode())
+	t.put([]byte{tableCluster}, cluster{g.ClusterID, g.Epoch, clusterVersion}.encode())
+	next := map[counter]uint64{counterNode: 1, counterReplica: 1, counterGroup: firstGroup, counterProducer: 1}
+	for _, m := range g.Members {
+		t.put(keyNode(tableMember, m.Node), encodeMember(m))
+		t.putLoad(m.Node, load{})
+		_, node := splitID(uint64(m.Node))
+		_, replica := splitID(uint64(m.Replica))
+		next[counterNode] = max(next[counterNode], node+1)
+		next[counterReplica] = max(next[counterReplica], replica+1)
+	}
+	for c, n := range next {
+		t.put([]byte{tableCounter, byte(c)}, appendUint(nil, n))
+	}
+	t.put([]byte{tableApplied}, applied{genesisIndex, genesisTerm, g.Begin().Conf}.encode())
+	t.changes = append(t.changes, change{members: true})
+	return nil, nil
+}
+
+func (c createTopic) apply(t *tx) (any, error) {
+	if _, dead := t.tombstone(c.Incarnation); dead {
+		return nil, ErrTopicNotFound // a late retry: it was created and deleted
+	}
+	if head, ok := t.topic(c.Incarnation); ok {
+		return again(t, c, head)
+	}
+	if i, taken := t.named(c.Name); taken {
+		return nil, nameTaken(t, i)
+	}
+	members := t.members()
+	config := c.Config.withDefaults(len(members))
+	if err := config.validate(len(members)); err != nil {
+		return nil, err
+	}
+	topic := &Topic{Name: c.Name, Incarnation: c.Incarnation, State: TopicActive, Config: config}
+	topic.Partitions = placePartitions(t, members, config)
+	t.put(keyIncarnation(tableTopic, c.Incarnation), topicHead{TopicActive, c.Name, config}.encode())
+	t.put(keyName(c.Name), c.Incarnation[:])
+	for _, p := range topic.Partitions {
+		t.put(keyPartition(c.Incarnation, p.Index), appendPartition(nil, p))
+	}
+	t.changes = append(t.changes, change{created: topic})
+	return topic, nil
+}
+
+// again answers a creation that was applied before: the same topic, as it is
+// now. The incarnation is the proposer's own, so a retry after an unknown
+// outcome finds its own work.
+func again(t *tx, c createTopic, head topicHead) (any, error) {
+	if head.Name != c.Name {
+		return nil, invalid("TopicSpec.Incarnation", c.Incarnation, "one that no other topic has")
+	}
+	topic := &Topic{Name: head.Name, Incarnation: c.Incarnation, State: head.State, Config: head.Config}
+	for i := range head.Config.Partitions {
+		topic.Partitions = append(topic.Partitions, t.partition(c.Incarnation, i))
+	}
+	return topic, nil
+}
+
+func nameTaken(t *tx, i raftlog.Incarnation) error {
+	head, ok := t.topic(i)
+	if !ok {
+		t.fail(damaged("name of topic %v, which is missing", i))
+	}
+	if head.State == TopicDeleting {
+		return named(ErrTopicDeleting, head.Name)
+	}
+	return named(ErrTopicExists, head.Name)
+}
+
+// placePartitions chooses nodes, takes ids from the counters, and counts the
+// new replicas.
+func placePartitions(t *tx, members []Member, config TopicConfig) []Partition {
+	nodes := make([]candidate, len(members))
+	for i, m := range members {
+		nodes[i] = candidate{m.Node, t.load(m.Node)}
+	}
+	places := place(nodes, int(config.Partitions), int(config.Replicas))
+	partitions := make([]Partition, len(places))
+	for i, on := range places {
+		p := Partition{Index: uint32(i), Group: raftlog.GroupID(t.next(counterGroup))}
+		for _, node := range on {
+			p.Replicas = append(p.Replicas, Assignment{raftlog.ReplicaID(t.next(counterReplica)), node})
+		}
+		partitions[i] = p
+	}
+	for _, n := range nodes { // place counted what it placed
+		t.putLoad(n.Node, n.load)
+	}
+	return partitions
+}
+
+func (c topicDeleting) apply(t *tx) (any, error) {
+	head, ok := t.topic(c.Incarnation)
+	if !ok {
+		if _, dead := t.tombstone(c.Incarnation); dead {
+			return nil, nil
+		}
+		return nil, ErrTopicNotFound
+	}
+	if head.State == TopicActive {
+		head.State = TopicDeleting
+		t.put(keyIncarnation(tableTopic, c.Incarnation), head.encode())
+		t.changes = append(t.changes, change{of: c.Incarnation, state: TopicDeleting})
+	}
+	return nil, nil
+}
+
+func (c topicDeleted) apply(t *tx) (any, error) {
+	head, ok := t.topic(c.Incarnation)
+	if !ok {
+		if _, dead := t.tombstone(c.Incarnation); dead {
+			return nil, nil
+		}
+		return nil, ErrTopicNotFound
+	}
+	if head.State != TopicDeleting {
+		return nil, invalid("Topic.State", head.State, "%v", TopicDeleting)
+	}
+	for i := range head.Config.Partitions {
+		for n, a := range t.partition(c.Incarnation, i).Replicas {
+			l := t.load(a.Node)
+			l.Replicas--
+			if n == 0 {
+				l.Leads--
+			}
+			t.putLoad(a.Node, l)
+		}
+		t.remove(keyPartition(c.Incarnation, i))
+	}
+	t.remove(keyIncarnation(tableTopic, c.Incarnation))
+	t.remove(keyName(head.Name))
+	t.put(keyIncarnation(tableTombstone, c.Incarnation), encodeTombstone(head.Name))
+	t.changes = append(t.changes, change{of: c.Incarnation, state: TopicDeleted})
+	return nil, nil
+}
+
+func (c allocateProducer) apply(t *tx) (any, error) {
+	if c.Name == "" {
+		return producer{ID: ProducerID(t.next(counterProducer))}, nil
+	}
+	key := keyString(tableProducer, c.Name)
+	p, ok := record(t, key, (*decoder).producerRecord)
+	if !ok || p.Epoch == 1<<32-1 {
+		p = producer{ID: ProducerID(t.next(counterProducer))}
+	} else {
+		p.Epoch++
+	}
+	t.put(key, p.encode())
+	return p, nil
+}
+
+func (c setAddress) apply(t *tx) (any, error) {
+	m, ok := t.member(c.Node)
+	if !ok || m.Nonce != c.Nonce {
+		return nil, ErrMemberNotFound
+	}
+	if m.Addr != c.Addr {
+		m.Addr = c.Addr
+		t.put(keyNode(tableMember, c.Node), encodeMember(m))
+		t.changes = append(t.changes, change{members: true})
+	}
+	return nil, nil
+}
+
+func (c setSetting) apply(t *tx) (any, error) {
+	if c.Value == "" {
+		t.remove(keyString(tableSetting, c.Key))
+	} else {
+		t.put(keyString(tableSetting, c.Key), []byte(c.Value))
+	}
+	return nil, nil
+}

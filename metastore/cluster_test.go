@@ -1,0 +1,228 @@
+package metastore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/internal/simfs"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// cluster is nodes with real raft, journals and databases, on simulated disks
+// and a network that takes a millisecond.
+type cluster struct {
+	t       *testing.T
+	genesis metastore.Genesis
+
+	mu    sync.Mutex
+	nodes map[raftlog.NodeID]*node // running
+	disks map[raftlog.NodeID]*simfs.FS
+}
+
+type node struct {
+	cluster *cluster
+	id      raftlog.NodeID
+	store   *storage.Store
+	host    *raftlog.Host
+	meta    *metastore.Store
+}
+
+func newCluster(t *testing.T, n int, seed uint64) *cluster {
+	c := &cluster{t: t, nodes: map[raftlog.NodeID]*node{}, disks: map[raftlog.NodeID]*simfs.FS{}}
+	c.genesis.ClusterID = raftlog.ClusterID{1}
+	for i := 1; i <= n; i++ {
+		id := raftlog.NodeID(i)
+		c.genesis.Members = append(c.genesis.Members, metastore.Member{
+			Node: id, Replica: raftlog.ReplicaID(i), Name: fmt.Sprint("node-", i), Nonce: raftlog.Nonce{byte(i)}, Addr: fmt.Sprint("node-", i, ":1"),
+		})
+		c.disks[id] = simfs.New(seed*100 + uint64(i))
+	}
+	t.Cleanup(func() {
+		for id := range c.disks {
+			c.crash(id, simfs.Kill)
+		}
+	})
+	return c
+}
+
+func (c *cluster) start(id raftlog.NodeID) *node {
+	c.t.Helper()
+	fs := c.disks[id]
+	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test", JournalFileSize: 64 << 10})
+	require.NoError(c.t, err)
+	n := &node{cluster: c, id: id, store: store}
+	n.host, err = raftlog.Open(raftlog.Config{Node: id, Store: store, Sender: n})
+	require.NoError(c.t, err)
+	require.NoError(c.t, fs.MkdirAll("data/meta", 0o755))
+	n.meta, err = metastore.Open(c.t.Context(), metastore.Config{
+		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: raftlog.ReplicaID(id), Genesis: c.genesis, Caller: n,
+	})
+	require.NoError(c.t, err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[id] = n
+	return n
+}
+
+func (c *cluster) node(id raftlog.NodeID) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[id]
+}
+
+// crash stops a node without warning; its disk is as survival leaves it.
+func (c *cluster) crash(id raftlog.NodeID, survival simfs.Survival) {
+	c.mu.Lock()
+	n := c.nodes[id]
+	delete(c.nodes, id)
+	c.mu.Unlock()
+	if n == nil {
+		return
+	}
+	image := c.disks[id].Image(survival)
+	n.host.Abort()
+	require.NoError(c.t, n.meta.Close())
+	require.NoError(c.t, n.store.Close())
+	c.disks[id] = image
+}
+
+// Send is the node's raftlog.Sender.
+func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
+	clock.System().AfterFunc(time.Millisecond, func() {
+		if target := n.cluster.node(to); target != nil && n.cluster.node(n.id) == n {
+			target.host.HandleFrame(n.id, frame)
+		}
+	})
+}
+
+// Call is the node's metastore.Caller.
+func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
+	target := n.cluster.node(to)
+	if target == nil {
+		return nil, raftlog.Retry(errors.New("it cannot be reached"))
+	}
+	response, err := target.meta.HandleCall(ctx, n.id, method, request)
+	if n.cluster.node(to) != target {
+		return nil, raftlog.Unknown(errors.New("the connection broke"))
+	}
+	return response, err
+}
+
+func pass(d time.Duration) { <-clock.System().NewTimer(d).C() }
+
+func TestOneNodeIsACluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, 1)
+		n := c.start(1)
+		topic, err := n.meta.CreateTopic(t.Context(), metastore.TopicSpec{Name: "orders"})
+		require.NoError(t, err)
+		<-n.meta.CaughtUp()
+		for range 3 {
+			c.crash(1, simfs.Strict)
+			n = c.start(1)
+			<-n.meta.CaughtUp()
+			got, err := n.meta.FindTopic(t.Context(), "orders")
+			require.NoError(t, err)
+			require.Equal(t, topic, got)
+			all, err := n.meta.ListAssignments(1)
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+		}
+	})
+}
+
+// Property: C1, C5, C6, R11, R25 (red: write left the applied index out; Barrier returned after ReadIndex of raft's commit; open: other groups)
+func TestNothingIsLostOrDoneTwiceThroughCrashes(t *testing.T) {
+	runs := uint64(8)
+	if testing.Short() {
+		runs = 2
+	}
+	for seed := range runs {
+		synctest.Test(t, func(t *testing.T) { surviveCrashes(t, seed) })
+	}
+}
+
+func surviveCrashes(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	c := newCluster(t, 3, seed)
+	for id := range c.disks {
+		c.start(id)
+	}
+	made := map[string]metastore.Topic{}
+	epoch := uint32(0)
+	for i := range 30 {
+		via := raftlog.NodeID(1 + r.IntN(3))
+		name := fmt.Sprint("topic-", i)
+		topic, err := c.node(via).meta.CreateTopic(t.Context(), metastore.TopicSpec{Name: name, Config: metastore.TopicConfig{Partitions: 2, Replicas: 2}})
+		require.NoError(t, err, "seed %d: %s via %v", seed, name, via)
+		made[name] = topic
+		if id, e, err := c.node(via).meta.AllocateProducer(t.Context(), "billing"); err == nil {
+			require.Equal(t, metastore.ProducerID(1), id)
+			require.True(t, i == 0 || e > epoch, "seed %d: epoch %d after %d", seed, e, epoch)
+			epoch = e
+		}
+		if i%3 != 2 {
+			continue
+		}
+		victim := raftlog.NodeID(1 + r.IntN(3))
+		c.crash(victim, []simfs.Survival{simfs.Strict, simfs.Random, simfs.Kill}[r.IntN(3)])
+		if r.IntN(3) == 0 { // all at once
+			for id := range c.disks {
+				c.crash(id, simfs.Random)
+			}
+			for id := range c.disks {
+				c.start(id)
+			}
+			continue
+		}
+		pass(time.Duration(r.IntN(3000)) * time.Millisecond)
+		n := c.start(victim)
+		if _, err := n.meta.ListAssignments(victim); err == nil {
+			require.True(t, n.meta.AppliedCaughtUp())
+		}
+	}
+	for id := range c.disks {
+		n := c.node(id)
+		require.NoError(t, n.meta.Barrier(t.Context()), "seed %d: %v", seed, id)
+		<-n.meta.CaughtUp()
+		topics := n.meta.Topics()
+		require.Len(t, topics, len(made), "seed %d: %v", seed, id)
+		for _, topic := range topics {
+			require.Equal(t, made[topic.Name], topic, "seed %d: %v", seed, id)
+		}
+		require.NoError(t, n.meta.Failed())
+	}
+}
+
+func TestFollowersForwardThroughAFailOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 9)
+		for id := range c.disks {
+			c.start(id)
+		}
+		_, err := c.node(2).meta.CreateTopic(t.Context(), metastore.TopicSpec{Name: "before"})
+		require.NoError(t, err)
+		for _, victim := range []raftlog.NodeID{1, 2, 3} {
+			c.crash(victim, simfs.Strict)
+			other := victim%3 + 1
+			name := fmt.Sprint("without-", victim)
+			topic, err := c.node(other).meta.CreateTopic(t.Context(), metastore.TopicSpec{Name: name})
+			require.NoError(t, err)
+			n := c.start(victim)
+			got, err := n.meta.FindTopic(t.Context(), name)
+			require.NoError(t, err)
+			require.Equal(t, topic, got)
+		}
+	})
+}

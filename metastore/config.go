@@ -1,0 +1,107 @@
+package metastore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"io"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/raftlog"
+)
+
+// Caller reaches the stores of other nodes: what Call sends arrives at their
+// HandleCall. Errors carry an outcome; one without counts as unknown.
+type Caller interface {
+	Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error)
+}
+
+// Config says what a Store is made of. The zero value of a field means its
+// default; Host, FS, Dir, Node, Replica, Genesis and Caller have none.
+type Config struct {
+	// Host runs the raft group. It must outlive neither Close nor a failure:
+	// close it first.
+	Host *raftlog.Host
+	// FS and Dir are where the database lives: a directory of its own, which is
+	// made if it is missing. The directory above it exists.
+	FS  vfs.FS
+	Dir string
+	// Node is this node, and Replica its replica of the metadata group.
+	Node    raftlog.NodeID
+	Replica raftlog.ReplicaID
+	// Genesis is what this node adopted, equal on all nodes that it lists.
+	Genesis Genesis
+	// Caller reaches the other nodes.
+	Caller Caller
+
+	// Clock is what timeouts are measured with. Default: the machine's.
+	Clock clock.Clock
+	// Rand is where incarnations come from; it must not fail. Default:
+	// crypto/rand.
+	Rand io.Reader
+	// Logger; default: none.
+	Logger *zap.Logger
+
+	// ContactTimeout is how long ago the leader may have been heard when this
+	// node counts as caught up: 100 ms to 1 min, default 5 s.
+	ContactTimeout time.Duration
+	// BarrierTimeout bounds a linearizable read: 100 ms to 1 min, default 5 s.
+	BarrierTimeout time.Duration
+	// ProposeTimeout bounds a change, all retries together, beside the caller's
+	// own context: 100 ms to 10 min, default 10 s.
+	ProposeTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Reader
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	c.ContactTimeout = cmp.Or(c.ContactTimeout, 5*time.Second)
+	c.BarrierTimeout = cmp.Or(c.BarrierTimeout, 5*time.Second)
+	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 10*time.Second)
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.FS == nil:
+		return invalid("Config.FS", "", "a file system")
+	case c.Dir == "":
+		return invalid("Config.Dir", c.Dir, "a directory")
+	case c.Node == 0:
+		return invalid("Config.Node", c.Node, "not 0")
+	case c.Replica == 0:
+		return invalid("Config.Replica", c.Replica, "not 0")
+	case c.Caller == nil:
+		return invalid("Config.Caller", "", "not nil")
+	}
+	for _, t := range []struct {
+		field  string
+		value  time.Duration
+		lo, hi time.Duration
+	}{
+		{"ContactTimeout", c.ContactTimeout, 100 * time.Millisecond, time.Minute},
+		{"BarrierTimeout", c.BarrierTimeout, 100 * time.Millisecond, time.Minute},
+		{"ProposeTimeout", c.ProposeTimeout, 100 * time.Millisecond, 10 * time.Minute},
+	} {
+		if t.value < t.lo || t.value > t.hi {
+			return invalid("Config."+t.field, t.value.String(), "%v to %v", t.lo, t.hi)
+		}
+	}
+	for _, m := range c.Genesis.Members {
+		if (m.Node == c.Node) != (m.Replica == c.Replica) {
+			return invalid("Config.Replica", c.Replica, "%v, as the genesis says of %v", m.Replica, m.Node)
+		}
+	}
+	return c.Genesis.check()
+}

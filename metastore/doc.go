@@ -1,0 +1,71 @@
+// Package metastore is what a cluster agrees on: its members, its topics, where
+// the replicas of their partitions are, and the ids that nobody may use twice.
+// It is the state machine of raft group 1, of which every node has a replica.
+//
+// # A change
+//
+//	any node                      the leader                    every node
+//	--------                      ----------                    ----------
+//	CreateTopic
+//	  command (wishes, random
+//	  ids of the proposer)
+//	  ── "meta.propose" ─────────▶ decode, check
+//	                               raft: durable on a quorum
+//	                               ──────────────────────────▶ Apply: decide(state, command)
+//	                                                              -> writes, result
+//	  ◀───────────── result ────── the proposer's own          one Pebble batch: writes,
+//	  wait until applied here                                  applied index, configuration
+//
+// A command is a versioned value (command.go) whose decision (apply.go) is a
+// pure function of the state and the command: equal on all replicas, whatever
+// their batches and restarts. Refused commands are results and count as
+// applied. Proposals carry wishes; ids and places are decided when they are
+// applied, so no proposal is stale. format.go has every byte.
+//
+// # What is durable when
+//
+// A change that returned nil is in the journals of a quorum. The database is
+// not synced for it: effects, applied index, term and configuration are one
+// batch, for empty, refused and configuration entries too, so that whatever a
+// crash leaves is the state of some applied index, and the raft log is
+// replayed from there. Nothing is applied twice or skipped.
+//
+// The state begins with the genesis at index 1, which each initial member
+// writes by itself; it is in no log.
+//
+// # What may be answered
+//
+// After a restart the state is old, and nobody can tell from it how old. Until
+// the gate opens, assignments are ErrUnavailable: never "not found", never "not
+// yours". It opens once, when a linearizable read of this process was confirmed
+// by a leader, in the present term, not long ago, and the state machine's own
+// applied index, that of the batch, has reached it (caughtup.go says why less
+// is not enough).
+//
+// Reads are stale (Topic, Topics, TopicByIncarnation, Members, Setting), of the
+// session (after Session) or linearizable (after Barrier; FindTopic). They are
+// answered from memory, except for deleted topics and settings.
+//
+// # Errors
+//
+// Every error of a call matches exactly one of raftlog.ErrRetry, ErrRefused and
+// ErrOutcomeUnknown. A change that was cancelled is Unknown, a read Retry.
+// Attempts that did nothing are repeated within the call's time. One whose
+// outcome is unknown is repeated only if the command may be applied twice.
+//
+// # Goroutines
+//
+//	gate           Open        asks until this node has caught up    ends when it has, or by Close
+//	in Pebble      each call   is the only one to touch Pebble       with the call
+//	of Pebble      Open        flushes, compactions                  Close
+//
+// The database may fail: a write did not reach the disk, or what is read is
+// damaged. Then the store stops (Failed), its raft group fails, reads from
+// memory go on, and nothing else of the process is concerned. What Pebble was
+// doing is left where it was: its goroutines, open files and directory lock stay
+// until the process ends. This is the one case in which Close gives nothing
+// back; Pebble cannot be used, nor closed, after such an error.
+//
+// Lock order: Store.mu, machine.mu and database.mu are never held together,
+// nor while Pebble or raft is called.
+package metastore

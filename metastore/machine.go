@@ -1,0 +1,273 @@
+package metastore
+
+import (
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// machine is the replicated state machine of group 1: it turns entries into
+// batches of the database and keeps the catalog beside it.
+//
+// Invariants, of a machine whose failure is nil:
+//
+//  1. at.Index is the applied index in the database's newest batch, and catalog
+//     is that of the same batch.
+//  2. at never goes back, and each entry above the genesis was applied in its
+//     turn: none twice, none skipped.
+type machine struct {
+	db  *database
+	log *zap.Logger
+
+	mu struct {
+		sync.Mutex
+		at       applied // zero: the state is empty
+		catalog  *catalog
+		changes  uint64        // of the catalog
+		progress chan struct{} // closed and replaced when at moves
+		changed  chan struct{} // closed and replaced when changes moves
+		err      error         // why the machine stopped
+	}
+}
+
+// openMachine reads what the database holds.
+func openMachine(db *database, log *zap.Logger) (*machine, error) {
+	m := &machine{db: db, log: log}
+	m.mu.progress = make(chan struct{})
+	m.mu.changed = make(chan struct{})
+	var at applied
+	var c *catalog
+	err := db.run(func() (err error) {
+		at, c, err = loadState(db.newest())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.mu.at, m.mu.catalog = at, c
+	return m, nil
+}
+
+// loadState reads the applied state and the catalog of a view.
+func loadState(v view) (applied, *catalog, error) {
+	t := newTx(v)
+	at, ok := t.applied()
+	if ok {
+		if f := t.format(); t.err == nil {
+			if err := f.know(); err != nil {
+				return at, nil, err
+			}
+		}
+	}
+	if t.err != nil {
+		return at, nil, t.err
+	}
+	c, err := loadCatalog(v)
+	return at, c, err
+}
+
+// seed makes the state at index 1, or checks that the state began with this
+// genesis.
+func (m *machine) seed(g Genesis) error {
+	if err := g.check(); err != nil {
+		return err
+	}
+	var err error
+	if m.applied().Index == 0 {
+		err = m.step(func(t *tx) error {
+			_, refusal, err := decide(t, g)
+			if err == nil {
+				err = refusal
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	var c cluster
+	err = m.db.run(func() error {
+		t := newTx(m.db.newest())
+		c = t.cluster()
+		return t.err
+	})
+	if err == nil && (c.ID != g.ClusterID || c.Epoch != g.Epoch) {
+		err = raftlog.Refused(damaged("it is of cluster %v epoch %d, this node of cluster %v epoch %d", c.ID, c.Epoch, g.ClusterID, g.Epoch))
+	}
+	return err
+}
+
+// Apply implements raftlog.StateMachine. The entries of a call, with the
+// applied index and the configuration as of the last of them, are one batch of
+// the database. Entries that were applied before (the group's log may be
+// behind the database) get their verdict again and change nothing.
+//
+// The verdict depends on the entry alone, so that it is the same whenever the
+// log is written; whether a command was refused is in Result.Err.
+func (m *machine) Apply(entries []raftlog.Entry, results []raftlog.Result) error {
+	if err := m.failure(); err != nil {
+		return err
+	}
+	fresh := 0
+	at := m.applied().Index
+	for i, e := range entries {
+		results[i] = raftlog.Result{Verdict: verdict(e)}
+		if e.Index <= at {
+			fresh = i + 1
+		}
+	}
+	if fresh == len(entries) {
+		return nil
+	}
+	// What runs inside the database may outlive this call, if the database
+	// fails: it has its own slice.
+	mine := make([]raftlog.Result, len(entries)-fresh)
+	err := m.step(func(t *tx) error {
+		for i, e := range entries[fresh:] {
+			var err error
+			if mine[i].Value, mine[i].Err, err = applyEntry(t, e); err != nil {
+				return fmt.Errorf("metastore: apply entry %d: %w", e.Index, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		m.stop(err)
+		return err
+	}
+	for i, r := range mine {
+		results[fresh+i].Value, results[fresh+i].Err = r.Value, r.Err
+	}
+	return nil
+}
+
+// Applied implements raftlog.StateMachine. Nothing waits for the group's log:
+// the state is in the database.
+func (m *machine) Applied(raftlog.Index) {}
+
+// entryNormal is the kind of entries that carry a command, or nothing.
+const entryNormal raftlog.EntryKind = 0
+
+func verdict(e raftlog.Entry) raftlog.Verdict {
+	switch {
+	case e.Conf != nil || e.Kind != entryNormal:
+		return raftlog.VerdictConfig
+	case len(e.Data) == 0:
+		return raftlog.VerdictEmpty
+	}
+	return raftlog.VerdictControl
+}
+
+// applyEntry applies one entry: its command, and the applied index with it,
+// also of empty, refused and configuration entries.
+func applyEntry(t *tx, e raftlog.Entry) (value any, refusal, err error) {
+	at, _ := t.applied()
+	if t.err != nil {
+		return nil, nil, t.err
+	}
+	if e.Index != at.Index+1 {
+		return nil, nil, damaged("entry %d follows applied index %d", e.Index, at.Index)
+	}
+	if verdict(e) == raftlog.VerdictControl {
+		// The leader decoded what it proposed. An entry that cannot be decoded
+		// here was damaged since, or comes from a newer build; this replica
+		// stops, and does not differ from the others.
+		c, err := decodeCommand(e.Data)
+		if err != nil {
+			return nil, nil, err
+		}
+		if value, refusal, err = decide(t, c); err != nil {
+			return nil, nil, err
+		}
+	}
+	at.Index, at.Term = e.Index, e.Term
+	if e.Conf != nil {
+		at.Conf = *e.Conf
+	}
+	t.put([]byte{tableApplied}, at.encode())
+	return value, refusal, nil
+}
+
+// step runs f over the newest state, commits what it wrote as one batch, and
+// lets the catalog and all who wait follow. Calls must not be concurrent.
+func (m *machine) step(f func(*tx) error) error {
+	return m.db.run(func() error {
+		t := newTx(m.db.newest())
+		err := f(t)
+		if err != nil {
+			return err
+		}
+		at, _ := t.applied()
+		members := t.changedMembers() // read before the lock: Pebble may never return
+		if t.err != nil {
+			return t.err
+		}
+		if err := m.db.write(t); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if err := m.mu.catalog.follow(t.changes, members); err != nil {
+			return err
+		}
+		m.publishLocked(at, len(t.changes) > 0)
+		return nil
+	})
+}
+
+func (m *machine) publishLocked(at applied, changed bool) {
+	m.mu.at = at
+	close(m.mu.progress)
+	m.mu.progress = make(chan struct{})
+	if changed {
+		m.mu.changes++
+		close(m.mu.changed)
+		m.mu.changed = make(chan struct{})
+	}
+}
+
+// stop notes why nothing will be applied any more.
+func (m *machine) stop(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.err == nil {
+		m.mu.err = err
+		m.log.Error("metadata is no longer applied on this node", zap.Error(err))
+	}
+}
+
+// failure returns why the machine stopped, nil while it has not.
+func (m *machine) failure() error {
+	if err := m.db.failure(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.err
+}
+
+// applied returns how far the machine is, by its own batch.
+func (m *machine) applied() applied {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.at
+}
+
+// read calls f with the catalog as it is now. f must be quick, and keep nothing
+// but topics and the list of members, which do not change.
+func (m *machine) read(f func(*catalog)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(m.mu.catalog)
+}
+
+// progress returns the applied index and a channel that is closed when there
+// is a higher one.
+func (m *machine) progress() (raftlog.Index, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.at.Index, m.mu.progress
+}

@@ -1,0 +1,232 @@
+package metastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// Reads come in three strengths.
+//
+//	stale         Topic, Topics, TopicByIncarnation, Members: what this node has
+//	              applied, however old
+//	session       the same, after Session: not older than this store's own
+//	              last change
+//	linearizable  the same, after Barrier, and FindTopic: not older than any
+//	              change that was acknowledged anywhere before the call
+
+// Topic returns the topic that has exactly this name, as this node knows it
+// (stale). ErrTopicNotFound, or ErrUnavailable while this node has not caught
+// up and so does not know what it misses.
+func (s *Store) Topic(name string) (Topic, error) {
+	if t := s.lookup(name); t != nil {
+		return *t, nil
+	}
+	return Topic{}, s.absent(name)
+}
+
+// FindTopic returns the topic that has the name. It answers ErrTopicNotFound
+// only after a linearizable read; a topic that it returns may have been deleted
+// elsewhere, which the partitions' own logs decide.
+func (s *Store) FindTopic(ctx context.Context, name string) (Topic, error) {
+	if t := s.lookup(name); t != nil && s.AppliedCaughtUp() {
+		return *t, nil
+	}
+	if err := s.Barrier(ctx); err != nil {
+		return Topic{}, err
+	}
+	if t := s.lookup(name); t != nil {
+		return *t, nil
+	}
+	return Topic{}, named(ErrTopicNotFound, name)
+}
+
+// Topics returns all topics by name, as this node knows them (stale).
+func (s *Store) Topics() []Topic {
+	var all []Topic
+	s.machine.read(func(c *catalog) {
+		for _, t := range c.sorted() {
+			all = append(all, *t)
+		}
+	})
+	return all
+}
+
+// TopicByIncarnation returns the topic of that incarnation, as this node knows
+// it (stale); of one that was deleted only name and state remain. Errors as of
+// Topic. What is not found may still be created: this is no proof that it is
+// dead.
+func (s *Store) TopicByIncarnation(i raftlog.Incarnation) (Topic, error) {
+	var t *Topic
+	s.machine.read(func(c *catalog) { t = c.topics[i] })
+	if t != nil {
+		return *t, nil
+	}
+	var name string
+	var dead bool
+	err := s.machine.db.run(func() error {
+		t := newTx(s.machine.db.newest())
+		name, dead = t.tombstone(i)
+		return t.err
+	})
+	if err != nil {
+		return Topic{}, retriable(err)
+	}
+	if dead {
+		return Topic{Name: name, Incarnation: i, State: TopicDeleted}, nil
+	}
+	return Topic{}, s.absent(i.String())
+}
+
+func (s *Store) lookup(name string) (t *Topic) {
+	s.machine.read(func(c *catalog) { t = c.names[foldName(name)] })
+	if t == nil || t.Name != name {
+		return nil
+	}
+	return t
+}
+
+func (s *Store) absent(name string) error {
+	if !s.AppliedCaughtUp() {
+		return s.unavailable()
+	}
+	return named(ErrTopicNotFound, name)
+}
+
+func (s *Store) unavailable() error {
+	return fmt.Errorf("%w: %s", ErrUnavailable, s.gate.missing())
+}
+
+// Members returns the members by node id, as this node knows them (stale). The
+// slice is shared: it must not be changed.
+func (s *Store) Members() (all []Member) {
+	s.machine.read(func(c *catalog) { all = c.members })
+	return all
+}
+
+// Setting returns a cluster-wide setting, as this node knows it (stale).
+func (s *Store) Setting(key string) (value string, ok bool, err error) {
+	err = s.machine.db.run(func() error {
+		b, err := s.machine.db.newest().get(keyString(tableSetting, key))
+		value, ok = string(b), b != nil
+		return err
+	})
+	if err != nil {
+		return "", false, retriable(err)
+	}
+	return value, ok, nil
+}
+
+// ListAssignments returns what node has to hold, by topic name and partition,
+// topics that are being deleted included. ErrUnavailable until this node has
+// caught up once: an old list must not open, close or create anything.
+func (s *Store) ListAssignments(node raftlog.NodeID) ([]NodeAssignment, error) {
+	if !s.AppliedCaughtUp() {
+		return nil, s.unavailable()
+	}
+	var all []NodeAssignment
+	s.machine.read(func(c *catalog) { all = c.assignments(node) })
+	return all, nil
+}
+
+// GetAssignment returns one partition of the topic that has the name.
+// ErrUnavailable until this node has caught up once; then errors as of Topic,
+// and ErrTopicNotFound for a partition that the topic does not have.
+func (s *Store) GetAssignment(topic string, partition uint32) (NodeAssignment, error) {
+	if !s.AppliedCaughtUp() {
+		return NodeAssignment{}, s.unavailable()
+	}
+	t := s.lookup(topic)
+	if t == nil || uint64(partition) >= uint64(len(t.Partitions)) {
+		return NodeAssignment{}, named(ErrTopicNotFound, fmt.Sprintf("%s/%d", topic, partition))
+	}
+	p := t.Partitions[partition]
+	r, _ := p.On(s.config.Node)
+	return NodeAssignment{t, p, r}, nil
+}
+
+// AppliedCaughtUp reports whether, once since it was opened, this node's own
+// state was as new as a leader's. It stays true.
+func (s *Store) AppliedCaughtUp() bool { return s.gate.isOpen() }
+
+// CaughtUp returns a channel that is closed when AppliedCaughtUp turns true.
+func (s *Store) CaughtUp() <-chan struct{} { return s.gate.open }
+
+// CatchingUp says what AppliedCaughtUp waits for, "" when it is true.
+func (s *Store) CatchingUp() string { return s.gate.missing() }
+
+// Barrier returns when this node has applied everything that was acknowledged
+// anywhere before the call. It tries again while there is no leader, until ctx
+// or the BarrierTimeout ends. Every error is Retry: a read changes nothing.
+func (s *Store) Barrier(ctx context.Context) error {
+	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.BarrierTimeout)
+	defer cancel()
+	for {
+		changed := s.leaderChange()
+		index, err := s.group.ReadIndex(bounded)
+		if err == nil {
+			err = s.waitApplied(bounded, index)
+		}
+		if err == nil {
+			return nil
+		}
+		if s.pause(bounded, changed) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return raftlog.Retry(ctx.Err())
+		}
+		return retriable(fmt.Errorf("metastore: linearizable read: %w", err))
+	}
+}
+
+// Session returns when this node has applied the last change that was made
+// through this store. Every error is Retry.
+func (s *Store) Session(ctx context.Context) error {
+	s.mu.Lock()
+	last := s.mu.last
+	s.mu.Unlock()
+	return s.waitApplied(ctx, last)
+}
+
+// waitApplied waits for the state machine, not for raft.
+func (s *Store) waitApplied(ctx context.Context, index raftlog.Index) error {
+	for {
+		at, progress := s.machine.progress()
+		if at >= index {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return raftlog.Retry(context.Cause(ctx))
+		case <-s.life.Done():
+			return raftlog.Retry(ErrClosed)
+		case <-s.machine.db.failed:
+			return raftlog.Retry(s.Failed())
+		}
+	}
+}
+
+// Watch returns a counter of changes of topics and members, and a channel that
+// is closed at the next one. Take both, look at everything, then wait: what
+// happens in between is not missed.
+func (s *Store) Watch() (changes uint64, next <-chan struct{}) {
+	m := s.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.changes, m.mu.changed
+}
+
+// retriable gives an error of a read the outcome Retry, whatever it was.
+func retriable(err error) error {
+	switch {
+	case errors.Is(err, raftlog.ErrOutcomeUnknown), errors.Is(err, raftlog.ErrRefused):
+		return raftlog.Retry(errors.New(err.Error()))
+	case errors.Is(err, raftlog.ErrRetry):
+		return err
+	}
+	return raftlog.Retry(err)
+}

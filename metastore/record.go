@@ -1,0 +1,253 @@
+package metastore
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// The first bytes of the state's keys.
+const (
+	tableApplied   = 'a'
+	tableCounter   = 'c'
+	tableTombstone = 'd'
+	tableFormat    = 'f'
+	tableProducer  = 'i'
+	tableCluster   = 'k'
+	tableLoad      = 'l'
+	tableMember    = 'm'
+	tableName      = 'n'
+	tablePartition = 'p'
+	tableSetting   = 's'
+	tableTopic     = 't'
+)
+
+func keyNode(table byte, n raftlog.NodeID) []byte {
+	return binary.BigEndian.AppendUint64([]byte{table}, uint64(n))
+}
+
+func keyIncarnation(table byte, i raftlog.Incarnation) []byte {
+	return append([]byte{table}, i[:]...)
+}
+
+func keyString(table byte, s string) []byte { return append([]byte{table}, s...) }
+
+// keyName: names that differ only in case are the same name.
+func keyName(name string) []byte { return keyString(tableName, foldName(name)) }
+
+// foldName: topic names are ASCII.
+func foldName(name string) string { return strings.ToLower(name) }
+
+func keyPartition(i raftlog.Incarnation, index uint32) []byte {
+	return binary.BigEndian.AppendUint32(keyIncarnation(tablePartition, i), index)
+}
+
+// applied is how far the state machine is: of the same batch as the effects.
+type applied struct {
+	Index raftlog.Index
+	Term  raftlog.Term
+	Conf  raftlog.ConfState // as of Index
+}
+
+func (a applied) encode() []byte {
+	return appendConf(appendUint(appendUint(nil, uint64(a.Index)), uint64(a.Term)), a.Conf)
+}
+
+func (d *decoder) applied() applied {
+	return applied{raftlog.Index(d.uint()), raftlog.Term(d.uint()), d.conf()}
+}
+
+// format says what a build must know to read the state and to go on from it.
+type format struct {
+	Layout uint64
+	Newest commandType // newest type that was ever applied
+}
+
+func (f format) encode() []byte {
+	return appendUint(appendUint(nil, f.Layout), uint64(f.Newest))
+}
+
+func (d *decoder) format() format {
+	return format{d.uint(), commandType(d.uintMax(1<<16 - 1))}
+}
+
+// know refuses what a newer build wrote.
+func (f format) know() error {
+	if f.Layout > layoutVersion {
+		return &NewerStateError{"layout version", f.Layout, layoutVersion}
+	}
+	if f.Newest > newestCommand {
+		return &NewerStateError{"newest command type", uint64(f.Newest), uint64(newestCommand)}
+	}
+	return nil
+}
+
+// cluster is what the genesis said of the cluster as a whole.
+type cluster struct {
+	ID      raftlog.ClusterID
+	Epoch   uint64
+	Version uint64
+}
+
+func (c cluster) encode() []byte {
+	b := append([]byte{recordVersion}, c.ID[:]...)
+	return appendUint(appendUint(b, c.Epoch), c.Version)
+}
+
+func (d *decoder) cluster() (c cluster) {
+	d.version(recordVersion)
+	return cluster{d.id16(), d.uintMax(maxEpoch), d.uint()}
+}
+
+const minMemberBytes = 1 + 1 + 16 + 1 + 1
+
+func appendMember(b []byte, m Member) []byte {
+	b = appendUint(appendUint(b, uint64(m.Node)), uint64(m.Replica))
+	b = append(b, m.Nonce[:]...)
+	return appendString(appendString(b, m.Name), m.Addr)
+}
+
+func (d *decoder) member() (m Member) {
+	m.Node = raftlog.NodeID(d.uint())
+	m.Replica = raftlog.ReplicaID(d.uint())
+	m.Nonce = d.id16()
+	m.Name = d.string(maxMemberName)
+	m.Addr = d.string(maxAddr)
+	return m
+}
+
+func encodeMember(m Member) []byte { return appendMember([]byte{recordVersion}, m) }
+
+func (d *decoder) memberRecord() Member {
+	d.version(recordVersion)
+	return d.member()
+}
+
+// load counts what a member holds of all topics.
+type load struct{ Replicas, Leads uint64 }
+
+func (l load) encode() []byte { return appendUint(appendUint(nil, l.Replicas), l.Leads) }
+
+func (d *decoder) load() load { return load{d.uint(), d.uint()} }
+
+func appendConfig(b []byte, c TopicConfig) []byte {
+	fields := [...]uint64{uint64(c.Partitions), uint64(c.Replicas), uint64(c.MaxBatchBytes)}
+	n := 0
+	for _, v := range fields {
+		if v != 0 {
+			n++
+		}
+	}
+	b = appendUint(b, uint64(n))
+	for i, v := range fields {
+		if v != 0 {
+			value := appendUint(nil, v)
+			b = append(appendUint(appendUint(b, uint64(i+1)), uint64(len(value))), value...)
+		}
+	}
+	return b
+}
+
+func (d *decoder) config() (c TopicConfig) {
+	last := uint64(0)
+	for range d.count(3) {
+		id := d.uint()
+		value := decoder{b: d.bytes(int(d.uintMax(binary.MaxVarintLen64)))}
+		v := value.uint32()
+		if err := value.end(); err != nil && d.err == nil {
+			d.fail("config field %d: %v", id, err)
+		}
+		if id <= last || v == 0 {
+			d.fail("config field %d is out of order or zero", id)
+		}
+		last = id
+		switch id {
+		case 1:
+			c.Partitions = v
+		case 2:
+			c.Replicas = v
+		case 3:
+			c.MaxBatchBytes = v
+		default:
+			d.fail("config field %d is not known", id)
+		}
+	}
+	return c
+}
+
+// topicHead is a topic without its partitions, which have keys of their own.
+type topicHead struct {
+	State  TopicState
+	Name   string
+	Config TopicConfig
+}
+
+func appendTopicHead(b []byte, t topicHead) []byte {
+	return appendConfig(appendString(append(b, byte(t.State)), t.Name), t.Config)
+}
+
+func (d *decoder) topicHead() (t topicHead) {
+	t.State = TopicState(d.byte())
+	if d.err == nil && (t.State < TopicActive || t.State > TopicDeleted) {
+		d.fail("topic state %d", t.State)
+	}
+	t.Name = d.string(maxNameBytes)
+	t.Config = d.config()
+	return t
+}
+
+func (t topicHead) encode() []byte { return appendTopicHead([]byte{recordVersion}, t) }
+
+func (d *decoder) topicRecord() topicHead {
+	d.version(recordVersion)
+	return d.topicHead()
+}
+
+func appendPartition(b []byte, p Partition) []byte {
+	b = appendUint(append(b, recordVersion), uint64(p.Group))
+	b = appendUint(b, uint64(len(p.Replicas)))
+	for _, a := range p.Replicas {
+		b = appendUint(appendUint(b, uint64(a.Replica)), uint64(a.Node))
+	}
+	return b
+}
+
+// partition reads a partition's value; its index is in the key.
+func (d *decoder) partition(index uint32) Partition {
+	d.version(recordVersion)
+	p := Partition{Index: index, Group: raftlog.GroupID(d.uint())}
+	if n := d.count(2); n > 0 {
+		p.Replicas = make([]Assignment, n)
+	}
+	for i := range p.Replicas {
+		p.Replicas[i] = Assignment{raftlog.ReplicaID(d.uint()), raftlog.NodeID(d.uint())}
+	}
+	return p
+}
+
+func encodeTombstone(name string) []byte { return appendString([]byte{recordVersion}, name) }
+
+func (d *decoder) tombstone() string {
+	d.version(recordVersion)
+	return d.string(maxNameBytes)
+}
+
+// producer is what a named producer holds.
+type producer struct {
+	ID    ProducerID
+	Epoch uint32
+}
+
+func (p producer) encode() []byte { return appendProducer([]byte{recordVersion}, p) }
+
+func appendProducer(b []byte, p producer) []byte {
+	return appendUint(appendUint(b, uint64(p.ID)), uint64(p.Epoch))
+}
+
+func (d *decoder) producer() producer { return producer{ProducerID(d.uint()), d.uint32()} }
+
+func (d *decoder) producerRecord() producer {
+	d.version(recordVersion)
+	return d.producer()
+}

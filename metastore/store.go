@@ -1,0 +1,143 @@
+package metastore
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// Store is a node's replica of the metadata. All methods are safe for
+// concurrent use.
+type Store struct {
+	config  Config
+	machine *machine
+	group   group
+	gate    *gate
+
+	stop    context.CancelCauseFunc
+	life    context.Context // ends when the store is closed
+	running sync.WaitGroup  // the gate's goroutine
+
+	mu struct {
+		sync.Mutex
+		last   raftlog.Index // of this store's own last successful change
+		leader chan struct{} // closed and replaced when the leader may have changed
+	}
+}
+
+// openGroup opens the raft group of a store; *raftlog.Host does it.
+type openGroup func(raftlog.GroupOptions) (group, error)
+
+// Open opens the database, makes the state of the genesis in it if it is empty,
+// and opens the raft group, which then replays what the database lacks. It
+// waits for no other node; see CaughtUp. ctx bounds opening alone.
+//
+// ErrLogLost: the group's log is gone; *NewerStateError: a newer build wrote the
+// database. Both leave it untouched.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	if config.Host == nil {
+		return nil, invalid("Config.Host", "", "not nil")
+	}
+	return open(ctx, config, func(o raftlog.GroupOptions) (group, error) {
+		g, err := config.Host.OpenGroup(o)
+		if err != nil {
+			return nil, err
+		}
+		return g, nil
+	})
+}
+
+func open(ctx context.Context, config Config, openGroup openGroup) (*Store, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	db, err := openDatabase(ctx, config.FS, config.Dir, config.Logger)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openOn(db, config, openGroup)
+	if err != nil {
+		return nil, errors.Join(err, db.close())
+	}
+	return s, nil
+}
+
+func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
+	m, err := openMachine(db, config.Logger)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.seed(config.Genesis); err != nil {
+		return nil, err
+	}
+	s := &Store{config: config, machine: m}
+	s.life, s.stop = context.WithCancelCause(context.Background())
+	s.mu.leader = make(chan struct{})
+	kick := make(chan struct{}, 1)
+	at := m.applied()
+	options := raftlog.GroupOptions{
+		Group:   raftlog.MetadataGroup,
+		Replica: config.Replica,
+		Peers:   map[raftlog.ReplicaID]raftlog.NodeID{},
+		Machine: m,
+		State:   &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
+		OnStatus: func(raftlog.Status) {
+			select {
+			case kick <- struct{}{}:
+			default:
+			}
+			s.leaderMayHaveChanged()
+		},
+	}
+	for _, member := range s.Members() {
+		options.Peers[member.Replica] = member.Node
+	}
+	if at.Index == genesisIndex {
+		// Nothing of a log was ever applied, so nothing can have been lost.
+		options.Create = config.Genesis.Begin()
+	}
+	if s.group, err = openGroup(options); err != nil {
+		s.stop(ErrClosed)
+		if errors.Is(err, raftlog.ErrUnknownReplica) && options.Create == nil {
+			err = ErrLogLost
+		}
+		return nil, err
+	}
+	s.gate = newGate(s.group, m, config)
+	s.running.Go(func() { s.gate.run(s.life, kick) })
+	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("node", config.Node))
+	return s, nil
+}
+
+// Close ends what runs and closes the database. The raft group must have been
+// closed before (with its host): entries that it applies afterwards fail it.
+// The error is why the database failed, if it did; it is then abandoned, with
+// its goroutines, open files and directory lock (see the package comment).
+func (s *Store) Close() error {
+	s.stop(ErrClosed)
+	s.running.Wait()
+	return s.machine.db.close()
+}
+
+// Failed returns why this node's metadata stopped, nil while it has not. It
+// then answers from what it had last applied, and applies nothing more.
+func (s *Store) Failed() error { return s.machine.failure() }
+
+// leaderMayHaveChanged wakes who waits for a leader.
+func (s *Store) leaderMayHaveChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.mu.leader)
+	s.mu.leader = make(chan struct{})
+}
+
+func (s *Store) leaderChange() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.leader
+}

@@ -1,0 +1,168 @@
+package metastore
+
+import (
+	"math"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// TopicState is where a topic is in its life.
+type TopicState uint8
+
+const (
+	// TopicActive: it can be written and read.
+	TopicActive TopicState = 1
+	// TopicDeleting: it will be deleted, and nothing can stop that; its
+	// partitions are being sealed. The name is still taken.
+	TopicDeleting TopicState = 2
+	// TopicDeleted: it is gone and its name is free. A tombstone by
+	// incarnation remains.
+	TopicDeleted TopicState = 3
+)
+
+func (s TopicState) String() string {
+	switch s {
+	case TopicActive:
+		return "active"
+	case TopicDeleting:
+		return "deleting"
+	case TopicDeleted:
+		return "deleted"
+	}
+	return "invalid"
+}
+
+// Limits of topics, and the defaults of TopicConfig.
+const (
+	MaxPartitions = 10_000
+
+	minBatchBytes     = 1 << 10
+	maxBatchBytes     = 16 << 20
+	defaultBatchBytes = 1 << 20
+	defaultReplicas   = 3
+)
+
+// TopicConfig is what a topic's creator decides. The zero value of a field
+// means its default.
+type TopicConfig struct {
+	// Partitions is how many partitions the topic has: 1 to 10,000. Default 1.
+	Partitions uint32
+	// Replicas is how many nodes hold each partition: 1 to the number of
+	// members. Default 3, or the number of members if that is smaller.
+	Replicas uint32
+	// MaxBatchBytes bounds a batch of records as it is stored, in bytes:
+	// 1 KiB to 16 MiB. Default 1 MiB.
+	MaxBatchBytes uint32
+}
+
+func (c TopicConfig) withDefaults(members int) TopicConfig {
+	if c.Partitions == 0 {
+		c.Partitions = 1
+	}
+	if c.Replicas == 0 {
+		c.Replicas = uint32(min(defaultReplicas, members))
+	}
+	if c.MaxBatchBytes == 0 {
+		c.MaxBatchBytes = defaultBatchBytes
+	}
+	return c
+}
+
+// validate checks a config with its defaults filled in.
+func (c TopicConfig) validate(members int) error {
+	if c.Partitions < 1 || c.Partitions > MaxPartitions {
+		return invalid("TopicConfig.Partitions", c.Partitions, "1 to %d", MaxPartitions)
+	}
+	if c.Replicas < 1 || uint64(c.Replicas) > uint64(members) {
+		return invalid("TopicConfig.Replicas", c.Replicas, "1 to %d, the number of members", members)
+	}
+	if c.MaxBatchBytes < minBatchBytes || c.MaxBatchBytes > maxBatchBytes {
+		return invalid("TopicConfig.MaxBatchBytes", c.MaxBatchBytes, "%d to %d", minBatchBytes, maxBatchBytes)
+	}
+	return nil
+}
+
+// check is validate for one who does not know the members.
+func (c TopicConfig) check() error {
+	return c.withDefaults(math.MaxInt32).validate(math.MaxInt32)
+}
+
+// TopicSpec asks for a topic.
+type TopicSpec struct {
+	Name   string
+	Config TopicConfig
+	// Incarnation of the topic to be; zero lets CreateTopic make one. A caller
+	// that keeps it can ask again after an unknown outcome: the same
+	// incarnation is created once.
+	Incarnation raftlog.Incarnation
+}
+
+// Topic is a topic as of one applied index. Values share what they point to:
+// it must not be changed.
+type Topic struct {
+	Name        string
+	Incarnation raftlog.Incarnation
+	State       TopicState
+	Config      TopicConfig // defaults filled in
+	Partitions  []Partition // by index; none if deleted
+}
+
+// Partition is one partition and the replicas that hold it.
+type Partition struct {
+	Index uint32
+	Group raftlog.GroupID
+	// Replicas that the creating command listed: the group's first
+	// configuration. The first one is the preferred leader.
+	Replicas []Assignment
+}
+
+// Assignment is one replica's place.
+type Assignment struct {
+	Replica raftlog.ReplicaID
+	Node    raftlog.NodeID
+}
+
+// On returns the replica that node holds of the partition.
+func (p Partition) On(node raftlog.NodeID) (raftlog.ReplicaID, bool) {
+	for _, a := range p.Replicas {
+		if a.Node == node {
+			return a.Replica, true
+		}
+	}
+	return 0, false
+}
+
+// NodeAssignment is a partition replica that a node has to hold.
+type NodeAssignment struct {
+	Topic     *Topic // shared: not to be changed
+	Partition Partition
+	Replica   raftlog.ReplicaID
+}
+
+// Member is a node of the cluster.
+type Member struct {
+	Node    raftlog.NodeID
+	Name    string
+	Nonce   raftlog.Nonce
+	Replica raftlog.ReplicaID // of the metadata group
+	Addr    string
+}
+
+const maxNameBytes = 249
+
+// checkTopicName: what a directory name can hold on every system, and cannot
+// be confused with '@' and '~' of directories that stele makes itself.
+func checkTopicName(name string) error {
+	const allowed = "1 to 249 of A-Z a-z 0-9 . _ -, and neither . nor .."
+	if len(name) < 1 || len(name) > maxNameBytes || name == "." || name == ".." {
+		return invalid("Topic.Name", name, allowed)
+	}
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return invalid("Topic.Name", name, allowed)
+		}
+	}
+	return nil
+}
