@@ -29,6 +29,9 @@ func (r *replica) opened(st storage.ReplicaState) {
 		w.violate("R25", "%s: shows a high watermark before a leader taught it", r.name)
 	}
 	r.last.Term, r.last.Vote, r.last.Commit = s.Term, s.Vote, s.Commit
+	if end := r.said.last(); end > 1 && !slices.Contains(r.g.logs[end], seenEntry{r.said.term(end), r.said.hash(end)}) {
+		w.violate("R5", "%s: opens with a log up to %d that nobody ever had", r.name, end)
+	}
 }
 
 // checkState compares what a rotation of the journal would carry over with
@@ -40,7 +43,7 @@ func (r *replica) checkState() {
 	st := r.core.State()
 	want := r.hard
 	want.Commit = max(want.Commit, st.Log.LastIndex)
-	tail := r.entries[st.Log.LastIndex-1:]
+	tail := r.entries[min(int(st.Log.LastIndex)-1, len(r.entries)):]
 	same := func(a, b storage.Entry) bool { return a.Index == b.Index && a.Term == b.Term }
 	if st.Hard != want || st.Log.LastIndex != raftlog.Index(len(r.log)+1) || !slices.EqualFunc(st.Tail, tail, same) {
 		r.w.violate("R23", "%s: would carry %+v, log %d and %d entries; durable are %+v, log %d and %d entries",

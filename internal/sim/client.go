@@ -50,6 +50,9 @@ func (w *world) client() {
 	if r == nil || w.chance(0.1) {
 		r = g.replicas[w.rng.IntN(len(g.replicas))]
 	}
+	if l := w.deposedOf(g); l != nil && w.chance(0.3) {
+		r = l
+	}
 	if r.core == nil || r.n.pausedUntil > w.now {
 		return
 	}
@@ -59,8 +62,11 @@ func (w *world) client() {
 			w.propose(r, 8+w.rng.IntN(60))
 		}
 	case p < 0.99:
-		any := g.replicas[w.rng.IntN(len(g.replicas))]
-		w.read(any)
+		reader := g.replicas[w.rng.IntN(len(g.replicas))]
+		if l := w.deposedOf(g); l != nil && w.chance(0.5) {
+			reader = l
+		}
+		w.read(reader)
 	case w.faults.transfer:
 		w.transfer(r, g)
 	}

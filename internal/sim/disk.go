@@ -27,6 +27,18 @@ func (d *disk) restart() {
 	d.waiting, d.round, d.writing = nil, nil, false
 }
 
+// holdsEntriesOf reports whether entries of r wait to be durable.
+func (d *disk) holdsEntriesOf(r *replica) bool {
+	for _, writes := range [2][]write{d.round, d.waiting} {
+		for _, wr := range writes {
+			if wr.r == r && len(wr.frame.Entries) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // startRound begins a round if one is wanted and none is under way. Frames
 // that nobody waits for ride along.
 func (w *world) startRound(n *node) {

@@ -4,7 +4,8 @@ import "github.com/stelelog/stele/raftlog"
 
 // faults says what may go wrong in a run. All of it is drawn from the seed.
 type faults struct {
-	every       int64 // mean time between two faults
+	every       int64   // mean time between two faults
+	lastFor     []int64 // mean times that one lasts
 	clientEvery int64
 
 	crash, power, pause, cutOne, partition, slow, stall bool
@@ -29,6 +30,15 @@ func (w *world) drawFaults() {
 	if w.opts.Quiet {
 		return
 	}
+	if w.opts.Storm {
+		f.every, f.clientEvery, f.lastFor = 50*millisecond, 20*millisecond, []int64{2 * millisecond, 50 * millisecond, 300 * millisecond}
+		f.power, f.partition, f.slow, f.stall = true, true, true, true
+		if w.chance(0.5) { // longer, so that others are elected meanwhile
+			f.every, f.lastFor = 300*millisecond, []int64{5 * millisecond, 700 * millisecond}
+		}
+		return
+	}
+	f.lastFor = []int64{50 * millisecond, 500 * millisecond, 2 * second}
 	some := func() bool { return w.chance(0.5) }
 	f.every = []int64{200 * millisecond, second, 3 * second}[w.rng.IntN(3)]
 	f.clientEvery = []int64{10 * millisecond, 30 * millisecond, 100 * millisecond}[w.rng.IntN(3)]
@@ -80,7 +90,7 @@ func (w *world) fault() {
 			n = l.n
 		}
 	}
-	d := w.exp([]int64{50 * millisecond, 500 * millisecond, 2 * second}[w.rng.IntN(3)])
+	d := w.exp(f.lastFor[w.rng.IntN(len(f.lastFor))])
 	switch w.rng.IntN(7) {
 	case 0:
 		if f.crash {

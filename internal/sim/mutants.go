@@ -11,7 +11,7 @@ func (w *world) mutateAppend(r *replica, a *raftlog.Append) {
 	case MutantAckBeforeSync:
 		r.core.Appended(a.Seq)
 	case MutantVoteBeforeSync:
-		if a.Sync && len(a.Frame.Entries) == 0 {
+		if a.Sync && len(a.Frame.Entries) == 0 && !r.n.disk.holdsEntriesOf(r) {
 			r.core.Appended(a.Seq)
 		}
 	case MutantAskBeforeSync:

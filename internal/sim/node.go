@@ -131,7 +131,7 @@ func (r *replica) recovered() (storage.ReplicaState, *raftlog.AppliedState) {
 	r.w.mutateDisk(r)
 	st := created(r.g.id, r.id, r.g.conf)
 	st.Hard = r.hard
-	st.Log = r.position(r.logSynced)
+	st.Log = position(r.logSynced, r.durable.term(r.logSynced))
 	st.Tail = slices.Clone(r.entries[r.logSynced-1:])
 	if !r.g.own {
 		return st, nil
@@ -139,8 +139,9 @@ func (r *replica) recovered() (storage.ReplicaState, *raftlog.AppliedState) {
 	return st, &raftlog.AppliedState{Index: r.ownSynced, Conf: r.g.conf}
 }
 
-func (r *replica) position(last raftlog.Index) storage.LogPosition {
-	return storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: last, LastTerm: r.durable.term(last)}
+// position is a point in the partition log, which begins after the creation.
+func position(last raftlog.Index, term raftlog.Term) storage.LogPosition {
+	return storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: last, LastTerm: term}
 }
 
 func (r *replica) open() {
@@ -235,10 +236,17 @@ func (w *world) applyDone(r *replica) {
 			w.acknowledge(r, b.owners[i], e)
 		}
 	}
+	if w.violation != nil {
+		return
+	}
 	last := b.entries[len(b.entries)-1].Index
+	if last > r.durable.last() {
+		w.violate("R3", "%s: applied entry %d, %d is durable", r.name, last, r.durable.last())
+	}
 	w.trace.note(w.now, r.name, "applied", uint64(last), r.states[len(r.states)-1], 0, 0)
 	w.result.Steps++
-	r.core.Applied(last, r.position(raftlog.Index(len(r.log)+1)))
+	end := r.log[len(r.log)-1]
+	r.core.Applied(last, position(end.Index, end.Term))
 	w.answerReads(r)
 	w.applyNext(r)
 	w.pump(r)

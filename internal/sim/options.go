@@ -12,6 +12,9 @@ type Options struct {
 	// Ignore names properties that are not checked, so that a mutant is seen
 	// through what it leads to and not through what it does.
 	Ignore []string
+	// Storm: leaders are cut off, disks stall and power fails, again and again
+	// and for moments only, so that crashes fall into elections.
+	Storm bool
 	// Quiet: no faults and no clients but those that a test makes itself.
 	Quiet bool
 }

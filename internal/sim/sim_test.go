@@ -58,3 +58,24 @@ func TestSeeds(t *testing.T) {
 	require.NotZero(t, sum.Acked)
 	require.NotZero(t, sum.Reads)
 }
+
+func TestStorms(t *testing.T) {
+	n := min(*seeds, 60)
+	if testing.Short() {
+		n = min(n, 10)
+	}
+	var sum Result
+	for seed := *from; seed < *from+uint64(n); seed++ {
+		opts := shape(seed, *seconds/4)
+		opts.Storm = true
+		res := run(t, seed, opts)
+		if res.Violation != nil {
+			t.Fatalf("go test ./internal/sim -run TestStorms -sim.from=%d -sim.seeds=1 -sim.seconds=%d\n%v", seed, *seconds, res.Violation)
+		}
+		sum.Steps += res.Steps
+		sum.Elections += res.Elections
+		sum.Crashes += res.Crashes
+		sum.Committed += res.Committed
+	}
+	t.Logf("%+v", sum)
+}

@@ -310,6 +310,17 @@ func (w *world) leaderOf(g *group) *replica {
 	return best
 }
 
+// deposedOf finds a replica that leads and, for all it knows, is the leader,
+// while others have moved on.
+func (w *world) deposedOf(g *group) *replica {
+	for _, r := range g.replicas {
+		if l := w.leaderOf(g); r.core != nil && r.status.Role.IsLeader() && l != r {
+			return r
+		}
+	}
+	return nil
+}
+
 func created(group storage.GroupID, self storage.ReplicaID, conf storage.ConfState) storage.ReplicaState {
 	return storage.ReplicaState{
 		Group: group, Replica: self, Status: storage.ReplicaLive,
