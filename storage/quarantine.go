@@ -71,7 +71,7 @@ func (s *logSet) moveAside(from, base, reason string) error {
 	if err != nil {
 		return err
 	}
-	text := encodeSealed(reasonKind, reasonVersion, []field{{"from", strconv.Quote(base)}, {"reason", strconv.Quote(reason)}})
+	text := encodeReason(base, reason)
 	if err := replaceFile(s.fs, s.fs.PathJoin(from, reasonFile), text); err != nil {
 		return err
 	}
@@ -139,12 +139,17 @@ func listQuarantined(fsys FS, root string) ([]QuarantinedDir, error) {
 	return dirs, nil
 }
 
-// decodeReason reads the sealed text
+// encodeReason makes the sealed text
 //
 //	stele quarantine 1
 //	from "<name in topics/>"
 //	reason "<sentence>"
 //	crc32c <8 hexadecimal digits>
+func encodeReason(from, reason string) []byte {
+	return encodeSealed(reasonKind, reasonVersion, []field{
+		{"from", strconv.Quote(from)}, {"reason", strconv.Quote(reason)}})
+}
+
 func decodeReason(text []byte) (from, reason string, err error) {
 	v, err := decodeSealed(text, "from", "reason")
 	if err != nil {
