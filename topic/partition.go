@@ -179,8 +179,9 @@ func (p *Partition) Append(producer ProducerBatch, records []Record, done func(A
 }
 
 // AppendBatch is Append for a batch that another node has encoded, with the
-// same promises. data belongs to the partition from then on; its append stamp
-// is set here. Small anonymous batches join others.
+// same promises. data belongs to the group from then on, even after an
+// unknown outcome, and its append stamp is written into it here: a repetition
+// needs bytes of its own. Small anonymous batches join others.
 //
 // Errors, besides those of Append: ErrCorruptBatch,
 // ErrTopicIncarnationMismatch.

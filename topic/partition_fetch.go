@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
 
@@ -38,8 +39,8 @@ type Fetched struct {
 // buf, which it grows if needed. It does not wait: at the watermark Data is
 // empty. The caller owns what it returns.
 //
-// Errors: *BehindError, ErrNotReadable, ErrPartitionClosed (another replica, or
-// later), *OutOfRangeError, and *storage.DamageError with no outcome known.
+// Errors: *BehindError, ErrNotReadable, ErrPartitionClosed, *storage.DamageError
+// (all Retry: another replica, or later), and *OutOfRangeError (Refused).
 func (p *Partition) Fetch(req FetchRequest, buf []byte) (Fetched, error) {
 	hw, err := p.HighWatermark()
 	if err != nil {
@@ -61,7 +62,7 @@ func (p *Partition) Fetch(req FetchRequest, buf []byte) (Fetched, error) {
 		return f, p.fetchError(err, req.From, hw)
 	}
 	if f.compact(read.Frames); len(f.Data) == 0 {
-		return f, fmt.Errorf("topic: %s/%d has no records at offset %d, below its high watermark %d", p.cfg.Topic, p.cfg.Partition, req.From, hw)
+		return f, p.fetchError(fmt.Errorf("no records at offset %d, below the high watermark %d", req.From, hw), req.From, hw)
 	}
 	return f, nil
 }
@@ -95,7 +96,7 @@ func (p *Partition) fetchError(err error, from, hw storage.Offset) error {
 	case errors.Is(err, storage.ErrClosed):
 		return ErrPartitionClosed
 	}
-	return err
+	return raftlog.Retry(fmt.Errorf("topic: read %s/%d here: %w", p.cfg.Topic, p.cfg.Partition, err))
 }
 
 // HighWatermark is the first offset that may not be read yet on this replica.

@@ -289,6 +289,23 @@ func TestFetchStopsAtTheWatermark(t *testing.T) {
 	<-r.partition.Changed()
 }
 
+// Property: P9, S4 (red: the damage passed on as it is; open: repair)
+func TestFetchOfDamage(t *testing.T) {
+	r := open(t, topic.PartitionConfig{})
+	var h history
+	data := encode(topic.BatchInfo{Incarnation: someIncarnation}, someTime, topic.Record{Value: make([]byte, 1000)})
+	_, err := r.apply([]raftlog.Entry{h.commit(storage.EntryNormal, data)})
+	require.NoError(t, err)
+	names, err := r.fs.List("/node/" + r.state.Dir)
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+	require.NoError(t, r.fs.Flip("/node/"+r.state.Dir+"/"+names[0], 700, 3))
+	_, err = r.partition.Fetch(topic.FetchRequest{MaxBytes: 1}, nil)
+	var damage *storage.DamageError
+	require.ErrorAs(t, err, &damage)
+	require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(err), "another replica has it")
+}
+
 func TestPartitionConfig(t *testing.T) {
 	for _, cfg := range []topic.PartitionConfig{
 		{},
