@@ -233,7 +233,7 @@ func TestReadBatchRefuses(t *testing.T) {
 	}
 }
 
-// TestDecompressIsBounded gives s2 blocks that stand for more than was said.
+// Property: S11 (red: the size that an s2 block declares not checked)
 func TestDecompressIsBounded(t *testing.T) {
 	bomb := binary.AppendUvarint(nil, 1<<31)
 	bomb = append(bomb, 0, 'x')
@@ -358,7 +358,7 @@ func spoil(f *testing.F, data []byte) {
 	}
 }
 
-// Property: S11 (red: the lengths of keys and values not checked against what is left; red: the size that an s2 block declares not checked)
+// Property: S11 (red: the lengths of keys and values not checked against what is left)
 func FuzzBatch(f *testing.F) {
 	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
 		spoil(f, encode(topic.BatchInfo{Codec: codec}, someTime, goldenRecords()...))
