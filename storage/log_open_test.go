@@ -81,9 +81,7 @@ func TestIndexFileIsAHint(t *testing.T) {
 		r, err := l.ReadAt(l.NextOffset()-200, 1000, nil)
 		require.NoError(t, err)
 		requireFrames(t, entries, r.Frames[0].Index, r.Frames)
-		cost := fs.Counts("/").BytesRead - before
-		requireLog(t, l, entries)
-		return cost
+		return fs.Counts("/").BytesRead - before
 	}
 	fs, pos, entries := build()
 	require.Less(t, readLast(fs, pos, entries), int64(200<<10))
@@ -94,7 +92,7 @@ func TestIndexFileIsAHint(t *testing.T) {
 	require.Greater(t, size, int64(400))
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
-		for range 10 {
+		for range 30 {
 			require.NoError(t, fs.Flip(index, rng.Int64N(size), uint(rng.IntN(8))))
 		}
 		readLast(fs, pos, entries)
