@@ -83,7 +83,7 @@ func TestClock(t *testing.T) {
 		}
 		rel, _ := filepath.Rel(root, path)
 		if !strings.HasSuffix(rel, ".go") || strings.HasSuffix(rel, "_test.go") ||
-			strings.HasPrefix(rel, "internal/clock/") || strings.HasPrefix(rel, "examples/") || strings.HasPrefix(rel, "internal/deptest/") {
+			strings.HasPrefix(rel, "internal/clock/") || strings.HasPrefix(rel, "examples/") || strings.HasPrefix(rel, "internal/deptest/") || strings.HasPrefix(rel, "internal/testcluster/") {
 			return nil
 		}
 		text, err := os.ReadFile(path)

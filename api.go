@@ -1,0 +1,116 @@
+package stele
+
+import (
+	"context"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
+)
+
+// The nouns of topics, under the names that a user of the root needs.
+type (
+	// Record is one record: key, value, headers and a timestamp.
+	Record = topic.Record
+	// Header is one header of a record.
+	Header = topic.Header
+	// Offset is a record's position in its partition, gapless from 0.
+	Offset = storage.Offset
+	// Position is where a record was appended.
+	Position = topic.Position
+	// TopicPartition names a partition of a topic.
+	TopicPartition = topic.TopicPartition
+	// TopicConfig is what a topic's creator decides.
+	TopicConfig = metastore.TopicConfig
+	// Topic is a topic with its partitions and their replicas.
+	Topic = metastore.Topic
+	// Producer appends records to topics; see Node.NewProducer.
+	Producer = topic.Producer
+	// ProducerConfig configures a Producer.
+	ProducerConfig = topic.ProducerConfig
+	// Reader reads one partition; see Node.NewReader.
+	Reader = topic.Reader
+	// Start is where a Reader begins.
+	Start = topic.Start
+	// Codec compresses batches of records.
+	Codec = topic.Codec
+)
+
+// Codecs of batches.
+const (
+	CodecNone = topic.CodecNone
+	CodecS2   = topic.CodecS2
+)
+
+// FromStart begins at the first record that there is.
+func FromStart() Start { return topic.FromStart() }
+
+// FromOffset begins at an offset.
+func FromOffset(o Offset) Start { return topic.FromOffset(o) }
+
+// FromEnd begins after the last record that can be read when the reader begins.
+func FromEnd() Start { return topic.FromEnd() }
+
+// CreateTopic creates a topic and returns when all its partitions have leaders.
+// The creation is durable on a quorum before that; if ctx ends in between, the
+// error is Unknown and the topic may exist. A name that is taken, in whatever
+// case of letters, is Refused.
+func (n *Node) CreateTopic(ctx context.Context, name string, cfg TopicConfig) (Topic, error) {
+	p, err := n.ready()
+	if err != nil {
+		return Topic{}, err
+	}
+	return p.topics.CreateTopic(ctx, name, cfg)
+}
+
+// DescribeTopic returns a topic. That there is none is answered only after a
+// linearizable read.
+func (n *Node) DescribeTopic(ctx context.Context, name string) (Topic, error) {
+	p, err := n.ready()
+	if err != nil {
+		return Topic{}, err
+	}
+	return p.topics.DescribeTopic(ctx, name)
+}
+
+// ListTopics returns all topics by name, not older than any change that was
+// acknowledged before the call.
+func (n *Node) ListTopics(ctx context.Context) ([]Topic, error) {
+	p, err := n.ready()
+	if err != nil {
+		return nil, err
+	}
+	return p.topics.ListTopics(ctx)
+}
+
+// DeleteTopic deletes a topic. When it returns nil, nothing will ever be
+// appended to that topic again, and its name is free. A partition without a
+// quorum makes the error Unknown: the topic stays in deletion, refuses records,
+// and is finished when the quorum is back.
+func (n *Node) DeleteTopic(ctx context.Context, name string) error {
+	p, err := n.ready()
+	if err != nil {
+		return err
+	}
+	return p.topics.DeleteTopic(ctx, name)
+}
+
+// NewProducer returns a producer. Records that it acknowledges are synced on a
+// quorum; what it retries is appended once. Close it to flush it.
+func (n *Node) NewProducer(cfg ProducerConfig) (*Producer, error) {
+	p, err := n.ready()
+	if err != nil {
+		return nil, err
+	}
+	return p.topics.NewProducer(cfg)
+}
+
+// NewReader returns a reader of one partition, on whatever node the partition
+// lives. ctx bounds the call, not the reader.
+func (n *Node) NewReader(ctx context.Context, tp TopicPartition, start Start) (*Reader, error) {
+	p, err := n.ready()
+	if err != nil {
+		return nil, err
+	}
+	return p.topics.NewReader(ctx, tp, start)
+}

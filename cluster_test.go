@@ -1,0 +1,324 @@
+package stele_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	crashSeeds = flag.Uint64("crash.seeds", 24, "whole-cluster crashes to try")
+	crashFrom  = flag.Uint64("crash.from", 1, "first seed")
+)
+
+func seeds(t *testing.T) (from, to uint64) {
+	n := *crashSeeds
+	if testing.Short() {
+		n = max(1, n/6)
+	}
+	return *crashFrom, *crashFrom + n
+}
+
+func mustCreate(c *testcluster.Cluster, i int, name string, partitions uint32) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), time.Minute)
+	defer cancel()
+	_, err := c.Node(i).CreateTopic(ctx, name, stele.TopicConfig{Partitions: partitions})
+	require.NoError(c.T, err)
+}
+
+func TestOneNode(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 1}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(2, 2, 10*time.Millisecond)
+		c.Sleep(time.Second)
+		load.Stop()
+		require.Positive(t, l.Acked())
+		l.Verify(0)
+		c.Close(0)
+		c.StartAll()
+		l.Verify(0)
+		c.PowerLoss(0)
+		c.StartAll()
+		l.Verify(0)
+	})
+}
+
+// Property: P1, P6, P8 (red: see topic; here the way through whole nodes)
+func TestEveryNodeServes(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 1, "orders", 3)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(2, 3, 5*time.Millisecond)
+		c.Sleep(2 * time.Second)
+		load.Stop()
+		require.Greater(t, l.Acked(), 500)
+		for i := range c.Size() {
+			l.Verify(i)
+		}
+		for i := range c.Size() {
+			c.Close(i)
+		}
+		require.GreaterOrEqual(t, c.CompareOffline(), l.Acked())
+	})
+}
+
+func TestWholeClusterPowerLoss(t *testing.T) {
+	from, to := seeds(t)
+	acked := 0
+	for seed := from; seed < to; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			faults := transport.Faults{MinLatency: 100 * time.Microsecond, MaxLatency: 5 * time.Millisecond}
+			if seed%2 == 0 {
+				faults.Loss, faults.Duplicate, faults.Reorder = 0.02, 0.02, 0.1
+			}
+			testcluster.Run(t, testcluster.Options{Seed: seed, Faults: faults}, func(c *testcluster.Cluster) {
+				t := c.T
+				c.StartAll()
+				mustCreate(c, 0, "orders", 2)
+				l := c.NewLedger("orders")
+				for range 2 {
+					load := l.StartLoad(2, 2, time.Duration(rng.IntN(20))*time.Millisecond)
+					await := c.PowerLossAllAt(rng.IntN(c.Size()), 1+rng.Int64N(600))
+					await(20 * time.Second)
+					load.Stop()
+					c.StartAll()
+					l.Verify(rng.IntN(c.Size()))
+				}
+				acked += l.Acked()
+				for i := range c.Size() {
+					c.Close(i)
+				}
+				require.GreaterOrEqual(t, c.CompareOffline(), l.Acked())
+			})
+		})
+	}
+	require.Positive(t, acked)
+}
+
+func TestLeadersDieOneAfterTheOther(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 5}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 4)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(2, 4, 5*time.Millisecond)
+		for range 3 {
+			c.Sleep(time.Second)
+			leader := c.MetadataLeader()
+			require.GreaterOrEqual(t, leader, 0)
+			before := l.Acked()
+			c.PowerLoss(leader)
+			c.Eventually(func() bool { return l.Acked() > before+50 }, "the others go on")
+			load.Stop()
+			c.Start(leader)
+			c.WaitReady()
+			load = l.StartLoad(2, 4, 5*time.Millisecond)
+		}
+		load.Stop()
+		for i := range c.Size() {
+			l.Verify(i)
+		}
+	})
+}
+
+// Property: J2, J3 (red: see membership; open: joining)
+func TestAWipedMemberSaysSo(t *testing.T) {
+	for _, wiped := range []int{0, 2} {
+		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
+			t := c.T
+			c.StartAll()
+			mustCreate(c, 0, "orders", 1)
+			c.PowerLoss(wiped)
+			c.Wipe(wiped)
+			c.Start(wiped)
+			err := c.Node(wiped).WaitReady(t.Context())
+			var notListed *stele.NotListedError
+			require.ErrorAs(t, err, &notListed)
+			require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err))
+			require.Equal(t, stele.NotListed, c.Node(wiped).Readiness().Code)
+			_, err = c.Node(wiped).CreateTopic(t.Context(), "x", stele.TopicConfig{})
+			require.ErrorAs(t, err, &notListed)
+
+			l := c.NewLedger("orders")
+			load := l.StartLoad(1, 1, 10*time.Millisecond)
+			c.Sleep(2 * time.Second)
+			load.Stop()
+			require.Positive(t, l.Acked(), "the others go on")
+		})
+	}
+}
+
+func TestReadinessSaysWhatIsMissing(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.Start(0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := c.Node(0).WaitReady(ctx)
+		cancel()
+		require.ErrorIs(t, err, stele.ErrNotReady)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, stele.OutcomeRetry, stele.OutcomeOf(err))
+		require.Contains(t, err.Error(), "node-2 (host-2:7942) no answer")
+		_, err = c.Node(0).NewProducer(stele.ProducerConfig{})
+		require.ErrorIs(t, err, stele.ErrNotReady)
+
+		c.StartAll()
+		for i := range c.Size() {
+			require.True(t, c.Node(i).Readiness().Ready())
+			require.Len(t, c.Node(i).Members(), 3)
+		}
+		c.Isolate(2)
+		c.Eventually(func() bool { return c.Node(2).Readiness().Code == stele.NoLeader }, "the isolated node says so")
+		c.Rejoin(2)
+		c.Eventually(func() bool { return c.Node(2).Readiness().Ready() }, "it comes back")
+	})
+}
+
+// Property: L3, L4 (red: Close without its once; WaitReady not selecting on the node's life)
+func TestCloseAtAnyMoment(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
+		t := c.T
+		// While forming.
+		c.Start(0)
+		node := c.Node(0)
+		waiting := make(chan error, 1)
+		go func() { waiting <- node.WaitReady(context.Background()) }()
+		c.Sleep(time.Second)
+		c.Close(0)
+		require.ErrorIs(t, <-waiting, stele.ErrClosed)
+		require.NoError(t, node.Close(t.Context()), "again")
+		node.Abort()
+		require.Equal(t, stele.Closed, node.Readiness().Code)
+		_, err := node.CreateTopic(t.Context(), "x", stele.TopicConfig{})
+		require.ErrorIs(t, err, stele.ErrClosed)
+		require.Equal(t, stele.OutcomeRetry, stele.OutcomeOf(err))
+
+		// Under load, all methods at once.
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(2, 2, time.Millisecond)
+		c.Sleep(500 * time.Millisecond)
+		for i := range c.Size() {
+			var wg sync.WaitGroup
+			node := c.Node(i)
+			for range 3 {
+				wg.Go(func() { require.NoError(t, node.Close(t.Context())) })
+			}
+			wg.Wait()
+			c.Close(i)
+		}
+		load.Stop()
+		c.StartAll()
+		l.Verify(0)
+	})
+}
+
+// Property: L2 (red: metrics registered without the labels of the node; open: more than metrics in one process is what every cluster test shows)
+func TestNodesShareNothing(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	testcluster.Run(t, testcluster.Options{Config: func(cfg *stele.Config) { cfg.Metrics = registry }}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		nodes := map[string]bool{}
+		names := map[string]bool{}
+		for _, f := range families {
+			names[f.GetName()] = true
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "node" {
+						nodes[l.GetValue()] = true
+					}
+				}
+			}
+		}
+		require.Len(t, nodes, 3)
+		for _, name := range []string{"stele_ready", "stele_journal_sync_seconds", "stele_proposals_total", "stele_groups_led", "stele_produced_records_total"} {
+			require.True(t, names[name], name)
+		}
+		c.Kill(1)
+		c.Start(1) // registers again
+	})
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Empty(t, families, "closed nodes leave nothing behind")
+}
+
+func TestOpenRefuses(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 1}, func(c *testcluster.Cluster) {
+		t := c.T
+		good := c.Config(0)
+		for _, bad := range []struct {
+			field  string
+			change func(*stele.Config)
+		}{
+			{"Cluster", func(cfg *stele.Config) { cfg.Cluster = "a@b" }},
+			{"Name", func(cfg *stele.Config) { cfg.Name = "nobody" }},
+			{"Name", func(cfg *stele.Config) { cfg.Name = "../x" }},
+			{"Dir", func(cfg *stele.Config) { cfg.Dir = "" }},
+			{"InitialMembers", func(cfg *stele.Config) { cfg.InitialMembers = nil }},
+			{"InitialMembers", func(cfg *stele.Config) {
+				cfg.InitialMembers = append(cfg.InitialMembers[:1:1], cfg.InitialMembers[0])
+			}},
+			{"Tick", func(cfg *stele.Config) { cfg.Tick = time.Hour }},
+			{"ElectionTicks", func(cfg *stele.Config) { cfg.ElectionTicks = -1 }},
+			{"HeartbeatTicks", func(cfg *stele.Config) { cfg.HeartbeatTicks = 9 }},
+			{"JournalBytes", func(cfg *stele.Config) { cfg.JournalBytes = 1 }},
+			{"SegmentBytes", func(cfg *stele.Config) { cfg.SegmentBytes = 1 }},
+			{"UncommittedBytes", func(cfg *stele.Config) { cfg.UncommittedBytes = 1 }},
+			{"ContactTimeout", func(cfg *stele.Config) { cfg.ContactTimeout = 1 }},
+			{"CallTimeout", func(cfg *stele.Config) { cfg.CallTimeout = 1 }},
+		} {
+			cfg := good
+			bad.change(&cfg)
+			_, err := stele.Open(t.Context(), cfg)
+			var configError *stele.ConfigError
+			require.ErrorAs(t, err, &configError, bad.field)
+			require.True(t, strings.HasPrefix(configError.Field, bad.field), "%v", configError)
+			require.NotEmpty(t, configError.Allowed)
+			require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err))
+		}
+		c.Start(0)
+		_, err := stele.Open(t.Context(), c.Config(0))
+		require.ErrorIs(t, err, stele.ErrLocked)
+		c.Close(0)
+
+		other := c.Config(0)
+		other.Name = "other"
+		other.InitialMembers = []stele.Peer{{Name: "other", Addr: "host-1:7942"}}
+		_, err = stele.Open(t.Context(), other)
+		var identity *stele.IdentityError
+		require.ErrorAs(t, err, &identity)
+
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = stele.Open(canceled, c.Config(0))
+		require.True(t, errors.Is(err, context.Canceled) && stele.OutcomeOf(err) == stele.OutcomeRetry)
+	})
+}

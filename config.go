@@ -1,0 +1,290 @@
+package stele
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/transport"
+)
+
+// Peer is an initial member of a cluster: the name that its host program gives
+// it and the address at which the others reach it.
+type Peer struct {
+	Name string
+	Addr string
+}
+
+// Config says what a node is and where it lives. The zero value of a field
+// means its default; Cluster, Name, Dir and InitialMembers have none.
+//
+// A Config is copied by Open; what it points to (Logger, TLS, Transport, ...)
+// must not be changed while the node runs.
+type Config struct {
+	// Cluster is the name of the cluster, in every handshake: nodes of
+	// differently named clusters refuse each other. 1 to 249 letters, digits,
+	// '.', '_' or '-'.
+	Cluster string
+	// Name is what the host calls this node; it must be one of InitialMembers.
+	// Same rule as Cluster.
+	Name string
+	// Dir is the node's data directory, made if missing and locked while the
+	// node is open. Each node has its own.
+	Dir string
+	// InitialMembers are the nodes that form the cluster, equal on all of them
+	// (order does not matter): 1 to 5, with distinct names and addresses.
+	// Nothing is formed before all of them are up once.
+	InitialMembers []Peer
+
+	// Listen is the TCP address to listen on. Default: this node's address in
+	// InitialMembers. Unused with Transport.
+	Listen string
+	// Listener replaces Listen; the node closes it.
+	Listener net.Listener
+	// Dialer replaces net.Dialer for outgoing TCP connections.
+	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+	// ServerTLS and ClientTLS are passed to the TCP transport as they are; set
+	// both or neither.
+	ServerTLS, ClientTLS *tls.Config
+	// Transport replaces the built-in TCP: the host's own network. The node
+	// starts it and closes it.
+	Transport transport.Transport
+
+	// FS replaces the machine's file system, for tests.
+	FS storage.FS
+	// Logger receives what the node has to say. Default: nothing is logged.
+	Logger *zap.Logger
+	// Metrics is where the node registers its metrics, with the labels cluster
+	// and node; they are unregistered by Close and Abort. Default: nowhere.
+	Metrics prometheus.Registerer
+
+	// Tick is the unit of raft's time. Default 50 ms, 5 ms to 10 s.
+	Tick time.Duration
+	// ElectionTicks is how long a follower waits for its leader, in ticks; the
+	// real timeout is random between one and two of these. Default 10, 3 to 1000.
+	ElectionTicks int
+	// HeartbeatTicks is how often a leader speaks, in ticks. Default 2, 1 to
+	// half of ElectionTicks.
+	HeartbeatTicks int
+	// ContactTimeout: a node whose metadata leader was silent for this long is
+	// not ready. Default 5 s, at least twice the election timeout.
+	ContactTimeout time.Duration
+	// CallTimeout bounds one call between nodes. Default 10 s, 100 ms to 10 min.
+	CallTimeout time.Duration
+
+	// JournalBytes is the size of one journal file; two are in use, more while
+	// a checkpoint is behind. Default 128 MiB, 16 KiB to 1 GiB.
+	JournalBytes int64
+	// SegmentBytes is the size at which a partition log begins a new file. It
+	// must be equal on all nodes of a cluster. Default 64 MiB, 4 KiB to 1 GiB.
+	SegmentBytes int64
+	// UncommittedBytes bounds what one raft group holds that no quorum has
+	// confirmed; above it proposals are refused at once, and producers try
+	// again. A single record of any permitted size passes when nothing waits.
+	// Default 8 MiB, 64 KiB to 1 GiB.
+	UncommittedBytes int64
+}
+
+const (
+	maxMembers  = 5
+	defaultTick = 50 * time.Millisecond
+)
+
+func (c Config) withDefaults() Config {
+	orDuration := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orDuration(&c.Tick, defaultTick)
+	orDuration(&c.ContactTimeout, 5*time.Second)
+	orDuration(&c.CallTimeout, 10*time.Second)
+	orInt := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orInt(&c.ElectionTicks, 10)
+	orInt(&c.HeartbeatTicks, 2)
+	orInt64 := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orInt64(&c.JournalBytes, 128<<20)
+	orInt64(&c.SegmentBytes, 64<<20)
+	orInt64(&c.UncommittedBytes, 8<<20)
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	if c.FS == nil {
+		c.FS = storage.DiskFS()
+	}
+	if c.Listen == "" && c.Listener == nil {
+		c.Listen = c.self().Addr
+	}
+	return c
+}
+
+// self is this node in InitialMembers, or the zero Peer.
+func (c *Config) self() Peer {
+	for _, p := range c.InitialMembers {
+		if p.Name == c.Name {
+			return p
+		}
+	}
+	return Peer{}
+}
+
+// ConfigError names a field of Config that cannot be used. It is Refused.
+type ConfigError struct {
+	Field   string
+	Value   any
+	Allowed string
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("stele: Config.%s = %v: want %s", e.Field, quoted(e.Value), e.Allowed)
+}
+
+// Unwrap makes the error match ErrRefused.
+func (e *ConfigError) Unwrap() error { return ErrRefused }
+
+func quoted(v any) any {
+	if s, ok := v.(string); ok {
+		return strconv.Quote(s)
+	}
+	return v
+}
+
+func (c *Config) validate() error {
+	for _, f := range []struct{ field, value string }{{"Cluster", c.Cluster}, {"Name", c.Name}} {
+		if err := storage.ValidateName(f.value); err != nil {
+			return &ConfigError{f.field, f.value, nameRule}
+		}
+	}
+	if c.Dir == "" {
+		return &ConfigError{"Dir", c.Dir, "a directory"}
+	}
+	if err := c.validateMembers(); err != nil {
+		return err
+	}
+	if (c.ServerTLS == nil) != (c.ClientTLS == nil) {
+		return &ConfigError{"ServerTLS", c.ServerTLS, "set together with ClientTLS, or neither"}
+	}
+	return c.validateRanges()
+}
+
+// peers are the initial members as membership wants them.
+func (c *Config) peers() []membership.Peer {
+	var peers []membership.Peer
+	for _, p := range c.InitialMembers {
+		peers = append(peers, membership.Peer(p))
+	}
+	return peers
+}
+
+// addrOf is where a member is reached: where this node's configuration says,
+// which a person can change, else where it was at genesis.
+func (c *Config) addrOf(name, genesis string) string {
+	for _, p := range c.InitialMembers {
+		if p.Name == name {
+			return p.Addr
+		}
+	}
+	return genesis
+}
+
+// transport is the host's, or a new TCP.
+func (c *Config) transport() (transport.Transport, error) {
+	if c.Transport != nil {
+		return c.Transport, nil
+	}
+	return transport.NewTCP(transport.TCPConfig{
+		Listen: c.Listen, Advertise: c.self().Addr, Listener: c.Listener, Dialer: c.Dialer,
+		ServerTLS: c.ServerTLS, ClientTLS: c.ClientTLS, Logger: c.Logger.Named("transport"),
+	})
+}
+
+// raftlog is the configuration of the node's raft groups.
+func (c *Config) raftlog(node raftlog.NodeID, store *storage.Store, sender raftlog.Sender) raftlog.Config {
+	return raftlog.Config{
+		Node: node, Store: store, Sender: sender, Logger: c.Logger.Named("raftlog"),
+		Tick: c.Tick, ElectionTicks: c.ElectionTicks, HeartbeatTicks: c.HeartbeatTicks,
+		MaxUncommittedBytes: c.UncommittedBytes,
+	}
+}
+
+// newProcess is a number that no other start of a process has.
+func newProcess() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: the runtime ends the process instead
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+const nameRule = "1 to 249 letters, digits, '.', '_' or '-', and neither \".\" nor \"..\""
+
+func (c *Config) validateMembers() error {
+	if n := len(c.InitialMembers); n < 1 || n > maxMembers {
+		return &ConfigError{"InitialMembers", n, fmt.Sprintf("1 to %d members", maxMembers)}
+	}
+	names, addrs := map[string]bool{}, map[string]bool{}
+	for i, p := range c.InitialMembers {
+		field := fmt.Sprintf("InitialMembers[%d]", i)
+		switch {
+		case storage.ValidateName(p.Name) != nil:
+			return &ConfigError{field + ".Name", p.Name, nameRule}
+		case names[p.Name]:
+			return &ConfigError{field + ".Name", p.Name, "names that occur once"}
+		case p.Addr == "" || len(p.Addr) > 261:
+			return &ConfigError{field + ".Addr", p.Addr, "an address of 1 to 261 bytes"}
+		case addrs[p.Addr]:
+			return &ConfigError{field + ".Addr", p.Addr, "addresses that occur once"}
+		}
+		if c.Transport == nil {
+			if _, port, err := net.SplitHostPort(p.Addr); err != nil || port == "0" || port == "" {
+				return &ConfigError{field + ".Addr", p.Addr, "host:port, with a port that is not 0"}
+			}
+		}
+		names[p.Name], addrs[p.Addr] = true, true
+	}
+	if !names[c.Name] {
+		return &ConfigError{"Name", c.Name, "the name of one of InitialMembers"}
+	}
+	return nil
+}
+
+func (c *Config) validateRanges() error {
+	election := time.Duration(c.ElectionTicks) * c.Tick
+	for _, r := range []struct {
+		field       string
+		value       any
+		ok          bool
+		description string
+	}{
+		{"Tick", c.Tick, c.Tick >= 5*time.Millisecond && c.Tick <= 10*time.Second, "5ms to 10s"},
+		{"ElectionTicks", c.ElectionTicks, c.ElectionTicks >= 3 && c.ElectionTicks <= 1000, "3 to 1000"},
+		{"HeartbeatTicks", c.HeartbeatTicks, c.HeartbeatTicks >= 1 && c.HeartbeatTicks <= c.ElectionTicks/2, "1 to half of ElectionTicks"},
+		{"ContactTimeout", c.ContactTimeout, c.ContactTimeout >= 2*election, fmt.Sprintf("at least two election timeouts (%v)", 2*election)},
+		{"CallTimeout", c.CallTimeout, c.CallTimeout >= 100*time.Millisecond && c.CallTimeout <= 10*time.Minute, "100ms to 10m"},
+		{"JournalBytes", c.JournalBytes, c.JournalBytes >= 16<<10 && c.JournalBytes <= 1<<30, "16 KiB to 1 GiB"},
+		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
+		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
+	} {
+		if !r.ok {
+			return &ConfigError{r.field, r.value, r.description}
+		}
+	}
+	return nil
+}

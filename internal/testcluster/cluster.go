@@ -1,0 +1,338 @@
+// Package testcluster runs whole nodes, unmodified, in one process and in
+// virtual time: real Pebble and real journals on a crashable file system, the
+// memory network between them, a testing/synctest bubble around all of it.
+//
+//	testcluster.Run(t, testcluster.Options{Nodes: 3, Seed: 7}, func(c *testcluster.Cluster) {
+//		c.StartAll()
+//		...
+//		c.PowerLoss(0)     // un-synced bytes are lost, by seed
+//		c.Start(0)
+//	})
+//
+// Time passes only while everything in the bubble waits, so a minute of
+// elections costs what its work costs. The order of goroutines is the
+// scheduler's: a seed fixes the faults, not every interleaving.
+package testcluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/internal/simfs"
+	"github.com/stelelog/stele/transport"
+)
+
+// Options describe a cluster. A zero field has its default.
+type Options struct {
+	Nodes  int    // default 3
+	Seed   uint64 // of file systems and network
+	Faults transport.Faults
+	Logger *zap.Logger
+	// Config changes the configuration of every node.
+	Config func(*stele.Config)
+}
+
+// Cluster is a set of nodes that a test starts and stops. Its methods are
+// called by the test's goroutine alone, except Acked.
+type Cluster struct {
+	T    *testing.T
+	Net  *transport.Network
+	opts Options
+
+	members []*Member
+	peers   []stele.Peer
+
+	mu struct {
+		sync.Mutex
+		down map[int]bool // told nothing more since the moment of its image
+	}
+}
+
+// Member is one place in the cluster: a directory that outlives its processes.
+type Member struct {
+	Name string
+	Addr string
+	FS   *simfs.FS
+	node *stele.Node
+}
+
+// Dir is the data directory of every member, on its own file system.
+const Dir = "data"
+
+// Run runs f in a bubble. It ends whatever f leaves running.
+func Run(t *testing.T, opts Options, f func(c *Cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		if opts.Nodes == 0 {
+			opts.Nodes = 3
+		}
+		if opts.Faults == (transport.Faults{}) {
+			opts.Faults = transport.Faults{MinLatency: 200 * time.Microsecond, MaxLatency: 2 * time.Millisecond}
+		}
+		c := &Cluster{T: t, Net: transport.NewNetwork(opts.Seed, clock.System()), opts: opts}
+		c.Net.SetFaults(opts.Faults)
+		c.mu.down = map[int]bool{}
+		for i := range opts.Nodes {
+			m := &Member{Name: fmt.Sprintf("node-%d", i+1), Addr: fmt.Sprintf("host-%d:7942", i+1)}
+			m.FS = simfs.New(opts.Seed*1_000_003 + uint64(i))
+			c.members = append(c.members, m)
+			c.peers = append(c.peers, stele.Peer{Name: m.Name, Addr: m.Addr})
+		}
+		defer c.stopAll()
+		f(c)
+	})
+}
+
+func (c *Cluster) stopAll() {
+	for i, m := range c.members {
+		if m.node != nil {
+			c.Kill(i)
+		}
+	}
+}
+
+// Size is the number of members.
+func (c *Cluster) Size() int { return len(c.members) }
+
+// Member returns member i, from 0.
+func (c *Cluster) Member(i int) *Member { return c.members[i] }
+
+// Node returns the running node of member i, or nil.
+func (c *Cluster) Node(i int) *stele.Node { return c.members[i].node }
+
+// Config is the configuration of member i, for its next start.
+func (c *Cluster) Config(i int) stele.Config {
+	m := c.members[i]
+	cfg := stele.Config{
+		Cluster: "test", Name: m.Name, Dir: Dir, InitialMembers: c.peers,
+		Transport: c.Net.Transport(m.Addr), FS: m.FS, Logger: c.opts.Logger,
+		JournalBytes: 64 << 10, SegmentBytes: 64 << 10,
+	}
+	if c.opts.Config != nil {
+		c.opts.Config(&cfg)
+	}
+	return cfg
+}
+
+// Open starts member i and returns Open's error.
+func (c *Cluster) Open(i int) error {
+	node, err := stele.Open(c.T.Context(), c.Config(i))
+	if err != nil {
+		return err
+	}
+	c.members[i].node = node
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.down, i)
+	return nil
+}
+
+// Start starts member i.
+func (c *Cluster) Start(i int) {
+	c.T.Helper()
+	require.NoError(c.T, c.Open(i), "start of %s", c.members[i].Name)
+}
+
+// StartAll starts every member that does not run and waits until all are ready.
+func (c *Cluster) StartAll() {
+	c.T.Helper()
+	for i, m := range c.members {
+		if m.node == nil {
+			c.Start(i)
+		}
+	}
+	c.WaitReady()
+}
+
+// WaitReady waits until every running member is ready, a minute at most.
+func (c *Cluster) WaitReady() {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), time.Minute)
+	defer cancel()
+	for _, m := range c.members {
+		if m.node != nil {
+			require.NoError(c.T, m.node.WaitReady(ctx), m.Name)
+		}
+	}
+}
+
+// Acked counts an acknowledgement that a client got through member i: it calls
+// f unless the member was taken down meanwhile. An answer that comes out of a
+// process after the moment whose disk image survives proves nothing.
+func (c *Cluster) Acked(i int, f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.down[i] {
+		f()
+	}
+}
+
+// takeDown fences member i: from now on nobody hears of it.
+func (c *Cluster) takeDown(i int) {
+	c.mu.Lock()
+	c.mu.down[i] = true
+	c.mu.Unlock()
+	for _, p := range c.peers {
+		c.Net.Cut(c.members[i].Addr, p.Addr)
+	}
+}
+
+// end stops the process of member i and gives it the disk for its next start.
+func (c *Cluster) end(i int, disk *simfs.FS) {
+	m := c.members[i]
+	m.node.Abort()
+	m.node, m.FS = nil, disk
+	for _, p := range c.peers {
+		c.Net.Heal(m.Addr, p.Addr)
+	}
+}
+
+// Kill ends the process of member i at once; its machine stays up, so un-synced
+// bytes are still in the page cache, and still not durable.
+func (c *Cluster) Kill(i int) {
+	c.takeDown(i)
+	c.end(i, c.members[i].FS.Image(simfs.Kill))
+}
+
+// PowerLoss ends member i at once and loses un-synced bytes as the seed draws.
+func (c *Cluster) PowerLoss(i int) {
+	c.takeDown(i)
+	c.end(i, c.members[i].FS.Image(simfs.Random))
+}
+
+// PowerLossAll does that to all running members at one moment.
+func (c *Cluster) PowerLossAll() {
+	disks := map[int]*simfs.FS{}
+	for i, m := range c.members {
+		if m.node != nil {
+			c.takeDown(i)
+		}
+	}
+	for i, m := range c.members {
+		if m.node != nil {
+			disks[i] = m.FS.Image(simfs.Random)
+		}
+	}
+	for i, disk := range disks {
+		c.end(i, disk)
+	}
+}
+
+// PowerLossAllAt arms a power loss of all members just before the n-th change
+// from now of member i's file system, and returns a function that waits for it,
+// for the longest of d, and ends the processes. It reports whether the moment
+// came; if not, all lose power at the end of d.
+func (c *Cluster) PowerLossAllAt(i int, n int64) (await func(d time.Duration) bool) {
+	var once sync.Once
+	struck := make(chan struct{})
+	disks := make([]*simfs.FS, len(c.members))
+	fs := c.members[i].FS
+	at := fs.Ops() + n
+	strike := func() {
+		for j, m := range c.members {
+			if m.node != nil {
+				c.takeDown(j)
+			}
+		}
+		for j, m := range c.members {
+			if m.node != nil {
+				disks[j] = m.FS.Image(simfs.Random)
+			}
+		}
+	}
+	fs.SetHook(func(op simfs.Op) error {
+		if op.Seq >= at {
+			once.Do(func() { strike(); close(struck) })
+		}
+		return nil
+	})
+	return func(d time.Duration) bool {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		came := true
+		select {
+		case <-struck:
+		case <-timer.C:
+			once.Do(func() { came = false; strike(); close(struck) })
+			<-struck
+		}
+		fs.SetHook(nil)
+		for j, disk := range disks {
+			if disk != nil {
+				c.end(j, disk)
+			}
+		}
+		return came
+	}
+}
+
+// Close ends member i in good order.
+func (c *Cluster) Close(i int) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.NoError(c.T, c.members[i].node.Close(ctx))
+	c.members[i].node = nil
+}
+
+// Wipe gives member i, which must be down, an empty disk.
+func (c *Cluster) Wipe(i int) {
+	c.opts.Seed++
+	c.members[i].FS = simfs.New(c.opts.Seed * 7_919)
+}
+
+// Isolate cuts member i from all others, in both directions.
+func (c *Cluster) Isolate(i int) {
+	for j, m := range c.members {
+		if j != i {
+			c.Net.Cut(c.members[i].Addr, m.Addr)
+			c.Net.Cut(m.Addr, c.members[i].Addr)
+		}
+	}
+}
+
+// Rejoin ends Isolate.
+func (c *Cluster) Rejoin(i int) {
+	for j, m := range c.members {
+		if j != i {
+			c.Net.Heal(c.members[i].Addr, m.Addr)
+			c.Net.Heal(m.Addr, c.members[i].Addr)
+		}
+	}
+}
+
+// Eventually waits in virtual time until cond holds, two minutes at most.
+func (c *Cluster) Eventually(cond func() bool, what string) {
+	c.T.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !cond() {
+		require.True(c.T, time.Now().Before(deadline), "seed %d: not within two minutes: %s", c.opts.Seed, what)
+		c.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Sleep lets virtual time pass.
+func (c *Cluster) Sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
+}
+
+// MetadataLeader returns the running member that leads the metadata, or -1.
+func (c *Cluster) MetadataLeader() int {
+	for i, m := range c.members {
+		if m.node != nil && m.node.Status().Metadata.Role.IsLeader() {
+			return i
+		}
+	}
+	return -1
+}

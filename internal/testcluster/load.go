@@ -1,0 +1,217 @@
+package testcluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/storage"
+)
+
+// Ledger remembers what a load was told: which record is where. It is safe for
+// concurrent use.
+type Ledger struct {
+	c     *Cluster
+	topic string
+
+	mu    sync.Mutex
+	acked map[uint32]map[stele.Offset]string
+	tried int
+}
+
+// NewLedger starts an empty ledger of a topic.
+func (c *Cluster) NewLedger(topic string) *Ledger {
+	return &Ledger{c: c, topic: topic, acked: map[uint32]map[stele.Offset]string{}}
+}
+
+// note records acknowledgements that came through member i.
+func (l *Ledger) note(i int, positions []stele.Position, values []string) {
+	l.c.Acked(i, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for k, p := range positions {
+			if l.acked[p.Partition] == nil {
+				l.acked[p.Partition] = map[stele.Offset]string{}
+			}
+			if before, ok := l.acked[p.Partition][p.Offset]; ok {
+				l.c.T.Errorf("partition %d offset %d acknowledged twice: %q and %q", p.Partition, p.Offset, before, values[k])
+			}
+			l.acked[p.Partition][p.Offset] = values[k]
+		}
+	})
+}
+
+// Acked is how many records were acknowledged.
+func (l *Ledger) Acked() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.acked {
+		n += len(p)
+	}
+	return n
+}
+
+// Load is a set of producers that go on until Stop.
+type Load struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// StartLoad starts so many idempotent producers on each running member. Each
+// sends batches of unique records one after the other; one whose node goes down
+// ends.
+func (l *Ledger) StartLoad(perNode, partitions int, think time.Duration) *Load {
+	ctx, cancel := context.WithCancel(context.Background())
+	load := &Load{cancel: cancel}
+	for i := range l.c.Size() {
+		node := l.c.Node(i)
+		if node == nil {
+			continue
+		}
+		for k := range perNode {
+			load.wg.Go(func() { l.produce(ctx, i, k, node, partitions, think) })
+		}
+	}
+	return load
+}
+
+func (l *Ledger) produce(ctx context.Context, i, k int, node *stele.Node, partitions int, think time.Duration) {
+	p, err := node.NewProducer(stele.ProducerConfig{})
+	if err != nil {
+		return
+	}
+	defer p.Close(ctx)
+	for n := 0; ctx.Err() == nil; n++ {
+		l.mu.Lock()
+		l.tried++
+		id := l.tried
+		l.mu.Unlock()
+		var records []stele.Record
+		var values []string
+		for r := range 1 + n%3 {
+			v := fmt.Sprintf("%d.%d.%d.%d", i, k, id, r)
+			values = append(values, v)
+			records = append(records, stele.Record{Value: []byte(v)})
+		}
+		positions, err := p.ProduceTo(ctx, l.topic, uint32((i+k+n)%partitions), records...)
+		if err == nil {
+			l.note(i, positions, values)
+		} else if n := node.Readiness(); n.Code == stele.Closed {
+			return
+		}
+		timer := time.NewTimer(think)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// Stop ends the producers and waits for them.
+func (l *Load) Stop() {
+	l.cancel()
+	l.wg.Wait()
+}
+
+// Verify reads every partition through member i and compares it with the
+// ledger: what was acknowledged is where it was said to be, offsets have no
+// gap, and no record is there twice.
+func (l *Ledger) Verify(i int) {
+	t := l.c.T
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	topic, err := l.c.Node(i).DescribeTopic(ctx, l.topic)
+	require.NoError(t, err, "seed %d", l.c.opts.Seed)
+	seen := map[string]stele.Position{}
+	for _, p := range topic.Partitions {
+		values := l.c.ReadAll(ctx, i, stele.TopicPartition{Topic: l.topic, Partition: p.Index})
+		for o, v := range values {
+			if at, ok := seen[v]; ok {
+				t.Errorf("seed %d: %q is at %v and again at %d/%d", l.c.opts.Seed, v, at, p.Index, o)
+			}
+			seen[v] = stele.Position{Partition: p.Index, Offset: stele.Offset(o)}
+		}
+		for o, v := range l.acked[p.Index] {
+			if int(o) >= len(values) {
+				t.Errorf("seed %d: acknowledged %q at %d/%d is lost: the partition ends at %d", l.c.opts.Seed, v, p.Index, o, len(values))
+			} else if values[o] != v {
+				t.Errorf("seed %d: acknowledged %q at %d/%d is %q now", l.c.opts.Seed, v, p.Index, o, values[o])
+			}
+		}
+	}
+}
+
+// ReadAll reads a partition through member i from its start to the end that a
+// linearizable reader sees now, and checks that offsets have no gap.
+func (c *Cluster) ReadAll(ctx context.Context, i int, p stele.TopicPartition) (values []string) {
+	c.T.Helper()
+	end, err := c.Node(i).NewReader(ctx, p, stele.FromEnd())
+	require.NoError(c.T, err, "seed %d", c.opts.Seed)
+	last := end.Offset()
+	end.Close()
+	r, err := c.Node(i).NewReader(ctx, p, stele.FromStart())
+	require.NoError(c.T, err, "seed %d", c.opts.Seed)
+	defer r.Close()
+	for r.Offset() < last {
+		view, err := r.Fetch(ctx, 64<<10)
+		require.NoError(c.T, err, "seed %d", c.opts.Seed)
+		for view.Next() {
+			require.Equal(c.T, stele.Offset(len(values)), view.Offset(), "seed %d: %v has a gap", c.opts.Seed, p)
+			values = append(values, string(view.Record().Value))
+		}
+		require.NoError(c.T, view.Err(), "seed %d", c.opts.Seed)
+	}
+	return values
+}
+
+// CompareOffline reads the files of every member, which must be down, without
+// any node: offsets are gapless in each log, and logs of one group are equal as
+// far as both go. It returns how many records the longest logs hold in all.
+func (c *Cluster) CompareOffline() (records int) {
+	c.T.Helper()
+	longest := map[storage.GroupID][]storage.OfflineFrame{}
+	for _, m := range c.members {
+		o, err := storage.ReadOffline(m.FS, Dir)
+		require.NoError(c.T, err, "seed %d: %s", c.opts.Seed, m.Name)
+		for _, r := range o.Replicas {
+			frames := c.offlineLog(m, o, r)
+			other := longest[r.Group]
+			for k := range min(len(frames), len(other)) {
+				a, b := frames[k], other[k]
+				same := a.Index == b.Index && a.Term == b.Term && a.Verdict == b.Verdict && a.BaseOffset == b.BaseOffset && string(a.Payload) == string(b.Payload)
+				require.True(c.T, same, "seed %d: %v of %s differs at index %d of %v", c.opts.Seed, r.Replica, m.Name, a.Index, r.Group)
+			}
+			if len(frames) > len(other) {
+				longest[r.Group] = frames
+			}
+		}
+	}
+	for g, frames := range longest {
+		if n := len(frames); n > 0 && g != storage.MetadataGroup {
+			records += int(frames[n-1].BaseOffset) + int(frames[n-1].Count)
+		}
+	}
+	return records
+}
+
+// offlineLog returns the frames of a replica's log, checked for gaps.
+func (c *Cluster) offlineLog(m *Member, o *storage.Offline, r storage.ReplicaState) (frames []storage.OfflineFrame) {
+	next, index := storage.Offset(0), r.Log.StartIndex+1
+	for f, err := range o.Frames(r.Replica) {
+		require.NoError(c.T, err, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
+		require.Equal(c.T, index, f.Index, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
+		require.Equal(c.T, next, f.BaseOffset, "seed %d: %v of %s at index %d", c.opts.Seed, r.Replica, m.Name, f.Index)
+		next += storage.Offset(f.Count)
+		index++
+		frames = append(frames, f)
+	}
+	return frames
+}

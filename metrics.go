@@ -1,0 +1,197 @@
+package stele
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/topic"
+	"github.com/stelelog/stele/transport"
+)
+
+// metrics shows a node's counters to the host's registerer. It keeps none of
+// its own: each scrape reads what the parts counted.
+//
+//	metric                                  labels   what
+//	stele_ready                                      1 if the node can serve
+//	stele_groups                                     raft groups that run on the node
+//	stele_groups_failed                              groups that stopped on the node
+//	stele_groups_led                                 groups that the node leads (metadata and partitions)
+//	stele_uncommitted_bytes                          of proposals that wait for a quorum
+//	stele_journal_rounds_total                       writes and syncs of the journal
+//	stele_journal_bytes_total                        of entries in them
+//	stele_journal_sync_seconds                       histogram: write and sync of a round
+//	stele_journal_rotations_total
+//	stele_checkpoints_total
+//	stele_proposals_total                            accepted by a leader's log here
+//	stele_proposals_failed_total                     refused, or ended unknown
+//	stele_proposals_overloaded_total                 refused: too many bytes wait
+//	stele_linearizable_reads_total
+//	stele_entries_applied_total
+//	stele_elections_won_total
+//	stele_leadership_lost_total
+//	stele_messages_total                    way      raft messages: sent, received, stray, dropped
+//	stele_produced_records_total                     through this node, acknowledged
+//	stele_produced_bytes_total                       of them
+//	stele_produced_batches_total                     that they travelled in
+//	stele_produce_retries_total                      batches that were sent again
+//	stele_produce_forwarded_total                    batches sent to a leader on another node
+//	stele_produce_served_total                       batches taken in for other nodes
+//	stele_fetched_local_total                        fetches answered by a replica of this node
+//	stele_fetched_away_total                         fetches answered by another node
+//	stele_transport_frames_total            class, way
+//	stele_transport_bytes_total             class, way
+//	stele_transport_reconnects_total
+//	stele_transport_refused_total                    handshakes that this node turned away
+//	stele_transport_corrupt_total                    frames that failed their checksum
+type metrics struct {
+	node       *Node
+	registerer prometheus.Registerer // nil: the host wants none
+}
+
+// newMetrics registers the metrics of n, with the labels cluster and node.
+func newMetrics(n *Node) (*metrics, error) {
+	m := &metrics{node: n}
+	if n.cfg.Metrics == nil {
+		return m, nil
+	}
+	r := prometheus.WrapRegistererWith(prometheus.Labels{"cluster": n.cfg.Cluster, "node": n.cfg.Name}, n.cfg.Metrics)
+	if err := r.Register(m); err != nil {
+		return nil, fmt.Errorf("stele: register metrics: %w", err)
+	}
+	m.registerer = r
+	return m, nil
+}
+
+func (m *metrics) unregister() {
+	if m.registerer != nil {
+		m.registerer.Unregister(m)
+	}
+}
+
+// number is a metric that is one number of the host.
+type number struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*raftlog.Stats) float64
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("stele_"+name, help, labels, nil)
+}
+
+// hostNumbers are the metrics that a raftlog.Host counts.
+func hostNumbers() []number {
+	counter := func(name, help string, value func(*raftlog.Stats) uint64) number {
+		return number{describe(name, help), prometheus.CounterValue, func(s *raftlog.Stats) float64 { return float64(value(s)) }}
+	}
+	gauge := func(name, help string, value func(*raftlog.Stats) int64) number {
+		return number{describe(name, help), prometheus.GaugeValue, func(s *raftlog.Stats) float64 { return float64(value(s)) }}
+	}
+	return []number{
+		gauge("groups", "Raft groups that run on the node.", func(s *raftlog.Stats) int64 { return int64(s.Groups) }),
+		gauge("groups_failed", "Raft groups that stopped on the node.", func(s *raftlog.Stats) int64 { return int64(s.GroupsFailed) }),
+		gauge("uncommitted_bytes", "Bytes of proposals that wait for a quorum.", func(s *raftlog.Stats) int64 { return s.UncommittedBytes }),
+		counter("journal_rounds_total", "Writes and syncs of the journal.", func(s *raftlog.Stats) uint64 { return s.Rounds }),
+		counter("journal_bytes_total", "Bytes of entries written to the journal.", func(s *raftlog.Stats) uint64 { return s.RoundBytes }),
+		counter("journal_rotations_total", "Generations of the journal that were begun.", func(s *raftlog.Stats) uint64 { return s.Rotations }),
+		counter("checkpoints_total", "Checkpoint tables that were written.", func(s *raftlog.Stats) uint64 { return s.Checkpoints }),
+		counter("proposals_total", "Proposals accepted by a leader's log.", func(s *raftlog.Stats) uint64 { return s.Proposals }),
+		counter("proposals_failed_total", "Proposals refused or of unknown outcome.", func(s *raftlog.Stats) uint64 { return s.ProposalsFailed }),
+		counter("proposals_overloaded_total", "Proposals refused because too many bytes wait.", func(s *raftlog.Stats) uint64 { return s.Overloads }),
+		counter("linearizable_reads_total", "Linearizable reads confirmed by a leader.", func(s *raftlog.Stats) uint64 { return s.Reads }),
+		counter("entries_applied_total", "Raft entries applied.", func(s *raftlog.Stats) uint64 { return s.EntriesApplied }),
+		counter("elections_won_total", "Times that a group of the node became the leader.", func(s *raftlog.Stats) uint64 { return s.ElectionsWon }),
+		counter("leadership_lost_total", "Times that a group of the node ceased to lead.", func(s *raftlog.Stats) uint64 { return s.LeadershipLost }),
+	}
+}
+
+// Describe describes nothing: which metrics there are depends on whether the
+// node is part of a cluster, and none of them is of another collector.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the counters of the parts.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	ready := 0.0
+	if m.node.Readiness().Ready() {
+		ready = 1
+	}
+	out <- prometheus.MustNewConstMetric(describe("ready", "1 if the node can serve."), prometheus.GaugeValue, ready)
+	m.collectTransport(out, m.node.net.transport.Stats())
+	p := m.node.net.parts.Load()
+	if p == nil {
+		return
+	}
+	stats := p.host.Stats()
+	for _, n := range hostNumbers() {
+		out <- prometheus.MustNewConstMetric(n.desc, n.kind, n.value(&stats))
+	}
+	messages := describe("messages_total", "Raft messages by way.", "way")
+	for way, v := range map[string]uint64{"sent": stats.MessagesSent, "received": stats.MessagesReceived,
+		"stray": stats.MessagesStray, "dropped": stats.MessagesDropped} {
+		out <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(v), way)
+	}
+	out <- syncHistogram(stats.SyncLatency)
+	led := 0
+	if p.meta.GroupStatus().Role.IsLeader() {
+		led++
+	}
+	for _, s := range p.topics.Status() {
+		if s.Role.IsLeader() {
+			led++
+		}
+	}
+	m.collectTopics(out, p.topics.Stats())
+	out <- prometheus.MustNewConstMetric(describe("groups_led", "Raft groups that the node leads."), prometheus.GaugeValue, float64(led))
+}
+
+func (m *metrics) collectTopics(out chan<- prometheus.Metric, s topic.Stats) {
+	for _, c := range []struct {
+		name, help string
+		value      uint64
+	}{
+		{"produced_records_total", "Records produced through this node and acknowledged.", s.Records},
+		{"produced_bytes_total", "Their bytes.", s.Bytes},
+		{"produced_batches_total", "Batches that they travelled in.", s.Batches},
+		{"produce_retries_total", "Batches that were sent again.", s.Retries},
+		{"produce_forwarded_total", "Batches sent to a leader on another node.", s.Forwarded},
+		{"produce_served_total", "Batches taken in for other nodes.", s.Served},
+		{"fetched_local_total", "Fetches answered by a replica of this node.", s.FetchedLocal},
+		{"fetched_away_total", "Fetches answered by another node.", s.FetchedAway},
+	} {
+		out <- prometheus.MustNewConstMetric(describe(c.name, c.help), prometheus.CounterValue, float64(c.value))
+	}
+}
+
+func syncHistogram(h raftlog.Histogram) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	var count uint64
+	for i, n := range h.Counts {
+		count += n
+		if i < len(h.Bounds) {
+			buckets[h.Bounds[i].Seconds()] = count
+		}
+	}
+	return prometheus.MustNewConstHistogram(describe("journal_sync_seconds", "Write and sync of a journal round."), count, h.Sum.Seconds(), buckets)
+}
+
+func (m *metrics) collectTransport(out chan<- prometheus.Metric, s transport.Stats) {
+	frames := describe("transport_frames_total", "Frames by class and way.", "class", "way")
+	bytes := describe("transport_bytes_total", "Bytes of frames by class and way.", "class", "way")
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	for i, c := range s.Classes {
+		class := transport.Class(i).String()
+		counter(frames, c.FramesSent, class, "sent")
+		counter(frames, c.FramesReceived, class, "received")
+		counter(frames, c.FramesDropped, class, "dropped")
+		counter(bytes, c.BytesSent, class, "sent")
+		counter(bytes, c.BytesReceived, class, "received")
+		counter(bytes, c.BytesDropped, class, "dropped")
+	}
+	counter(describe("transport_reconnects_total", "Connections made again after a loss."), s.Reconnects)
+	counter(describe("transport_refused_total", "Handshakes that the node turned away."), s.Refused)
+	counter(describe("transport_corrupt_total", "Frames that failed their checksum."), s.Corrupt)
+}

@@ -1,0 +1,121 @@
+package stele
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/transport"
+)
+
+// network joins the parts to the transport: it knows which node lives at which
+// address, and which part a frame or a call is for.
+type network struct {
+	transport transport.Transport
+	addrs     atomic.Pointer[map[raftlog.NodeID]string]
+	cluster   atomic.Pointer[raftlog.ClusterID]
+	genesis   *membership.Genesis
+	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
+}
+
+// Send carries a frame of raft messages.
+func (n *network) Send(to raftlog.NodeID, class uint8, frame []byte) {
+	if addr, ok := n.addr(to); ok {
+		n.transport.Send(addr, transport.Class(class), frame)
+	}
+}
+
+func (n *network) addr(node raftlog.NodeID) (string, bool) {
+	addrs := n.addrs.Load()
+	if addrs == nil {
+		return "", false
+	}
+	addr, ok := (*addrs)[node]
+	return addr, ok
+}
+
+// Call asks a node; errors carry an outcome.
+func (n *network) Call(ctx context.Context, to raftlog.NodeID, method string, req []byte) ([]byte, error) {
+	addr, ok := n.addr(to)
+	if !ok {
+		return nil, raftlog.Retry(fmt.Errorf("stele: no address is known of %v", to))
+	}
+	return n.CallAddr(ctx, addr, method, req)
+}
+
+// CallAddr asks whoever lives at an address; errors carry an outcome.
+func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
+	answer, err := n.transport.Call(ctx, addr, method, req)
+	if err == nil {
+		return answer, nil
+	}
+	var remote *transport.RemoteError
+	var large *transport.TooLargeError
+	switch {
+	case errors.As(err, &remote) && remote.Code == raftlog.OutcomeRetry.String():
+		return nil, raftlog.Retry(err)
+	case errors.As(err, &remote) && remote.Code == raftlog.OutcomeRefused.String():
+		return nil, raftlog.Refused(err)
+	case errors.As(err, &large):
+		return nil, raftlog.Refused(err)
+	case errors.Is(err, transport.ErrUnreachable):
+		return nil, raftlog.Retry(err)
+	}
+	return nil, raftlog.Unknown(err)
+}
+
+// codedError lets an outcome travel with an error of a call.
+type codedError struct{ error }
+
+func (e codedError) Unwrap() error     { return e.error }
+func (e codedError) ErrorCode() string { return raftlog.OutcomeOf(e.error).String() }
+
+// HandleFrame implements transport.Handler: all frames are raft's.
+func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []byte) {
+	if p := n.parts.Load(); p != nil && n.known(from) {
+		p.host.HandleFrame(raftlog.NodeID(from.Node), frame)
+	}
+}
+
+// known reports whether a peer is of this cluster and says which node it is.
+func (n *network) known(from transport.Peer) bool {
+	id := n.cluster.Load()
+	return id != nil && from.Node != 0 && from.ClusterID == [16]byte(*id)
+}
+
+// HandleCall implements transport.Handler: the prefix of a method names the
+// part that answers.
+func (n *network) HandleCall(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+	answer, err := n.route(ctx, from, method, req)
+	if err != nil {
+		return nil, codedError{err}
+	}
+	return answer, nil
+}
+
+func (n *network) route(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+	if method == membership.Method {
+		return n.genesis.HandleCall(ctx, req)
+	}
+	p := n.parts.Load()
+	if p == nil || !n.known(from) {
+		return nil, raftlog.Retry(ErrNotReady)
+	}
+	node := raftlog.NodeID(from.Node)
+	switch prefix, _, _ := strings.Cut(method, "."); prefix {
+	case "meta":
+		return p.meta.HandleCall(ctx, node, method, req)
+	case "topic":
+		return p.topics.HandleCall(ctx, node, method, req)
+	}
+	return nil, raftlog.Refused(fmt.Errorf("stele: no call %q", method))
+}
+
+// HandleStream implements transport.Handler; nothing streams yet.
+func (n *network) HandleStream(_ context.Context, _ transport.Peer, method string, _ transport.Stream) error {
+	return codedError{raftlog.Refused(fmt.Errorf("stele: no stream %q", method))}
+}

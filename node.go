@@ -1,0 +1,293 @@
+package stele
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
+	"github.com/stelelog/stele/transport"
+)
+
+// Node is one member of a cluster, in this process. Its methods are safe for
+// concurrent use.
+type Node struct {
+	cfg     Config
+	log     *zap.Logger
+	store   *storage.Store
+	net     *network
+	genesis *membership.Genesis
+	metrics *metrics
+
+	life    context.Context // ends when the node is closed
+	end     context.CancelFunc
+	running sync.WaitGroup // forming the cluster, watching addresses
+
+	closing sync.Once
+	closed  chan struct{} // closed when nothing runs any more
+	result  error         // of Close; valid when closed is
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		failed  error         // why the node can never serve
+		changed chan struct{} // closed and replaced when readiness may have changed
+	}
+}
+
+// parts is what a node consists of once it is part of a cluster.
+type parts struct {
+	host   *raftlog.Host
+	meta   *metastore.Store
+	topics *topic.Manager
+}
+
+// failure is why the parts stopped, or nil.
+func (p *parts) failure() error { return errors.Join(p.host.Failed(), p.meta.Failed()) }
+
+// Open opens a node: its directory is locked and recovered, its address is
+// listened on. It does local work only and waits for no other node; see
+// WaitReady. ctx bounds opening, not the node's life. The caller must end the
+// node with Close or Abort.
+//
+// Errors: *ConfigError, ErrLocked, *IdentityError, *FormatError, *DamageError,
+// and what the network says of the address. After an error nothing runs and
+// nothing is locked.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, raftlog.Retry(err)
+	}
+	store, err := storage.Open(storage.Config{
+		FS: cfg.FS, Dir: cfg.Dir, Name: cfg.Name, Cluster: cfg.Cluster,
+		JournalFileSize: cfg.JournalBytes, SegmentSize: cfg.SegmentBytes, Logger: cfg.Logger.Named("storage"),
+	})
+	if err != nil {
+		return nil, refusedUnless(err)
+	}
+	n := &Node{cfg: cfg, log: cfg.Logger.With(zap.String("node", cfg.Name)), store: store, net: &network{}, closed: make(chan struct{})}
+	n.life, n.end = context.WithCancel(context.Background())
+	n.mu.changed = make(chan struct{})
+	if err := n.start(ctx); err != nil {
+		n.end()
+		return nil, refusedUnless(errors.Join(err, store.Close()))
+	}
+	return n, nil
+}
+
+// refusedUnless gives an error of opening its outcome: nothing happened, and
+// the same call would meet the same.
+func refusedUnless(err error) error {
+	if errors.Is(err, ErrRetry) || errors.Is(err, ErrRefused) {
+		return err
+	}
+	return raftlog.Refused(err)
+}
+
+// start brings up the network and what the directory already belongs to.
+func (n *Node) start(ctx context.Context) error {
+	id := n.store.Identity()
+	state, err := membership.DecodeState(id.Genesis)
+	if err != nil {
+		return fmt.Errorf("stele: the genesis in %s: %w", n.cfg.Dir, err)
+	}
+	if n.net.transport, err = n.cfg.transport(); err != nil {
+		return err
+	}
+	n.genesis = membership.NewGenesis(membership.GenesisConfig{
+		Cluster: n.cfg.Cluster, Name: n.cfg.Name, Peers: n.cfg.peers(), Nonce: id.Nonce, State: state,
+		Save: n.saveGenesis, Caller: n.net, Clock: clock.System(), Logger: n.log.Named("membership"),
+		Random: func(p []byte) { _, _ = rand.Read(p) }, // never fails: the runtime ends the process instead
+	})
+	n.net.genesis = n.genesis
+	process := newProcess()
+	identity := transport.Identity{Cluster: n.cfg.Cluster, Name: n.cfg.Name, Process: process}
+	if state.Adopted != nil {
+		identity.ClusterID, identity.Node, identity.Epoch = id.ClusterID, uint64(id.Node), id.Epoch
+	}
+	if err := n.net.transport.Start(identity, n.net); err != nil {
+		return fmt.Errorf("stele: start the network: %w", err)
+	}
+	if n.metrics, err = newMetrics(n); err != nil {
+		return errors.Join(err, n.net.transport.Close())
+	}
+	if state.Adopted != nil {
+		if err := n.assemble(ctx, state.Adopted); err != nil {
+			n.metrics.unregister()
+			return errors.Join(err, n.net.transport.Close())
+		}
+		return nil
+	}
+	n.running.Go(func() { n.form(process) })
+	return nil
+}
+
+// form takes part in genesis until the node is part of a cluster.
+func (n *Node) form(process uint64) {
+	founding, err := n.genesis.Run(n.life)
+	if n.life.Err() != nil {
+		return
+	}
+	if err == nil {
+		id := n.store.Identity()
+		n.net.transport.SetIdentity(transport.Identity{
+			Cluster: n.cfg.Cluster, Name: n.cfg.Name, ClusterID: id.ClusterID,
+			Node: uint64(id.Node), Epoch: id.Epoch, Process: process,
+		})
+		err = n.assemble(n.life, founding)
+	}
+	if err != nil && n.life.Err() == nil {
+		n.log.Error("the node cannot take part", zap.Error(err))
+		n.mu.Lock()
+		n.mu.failed = err
+		n.mu.Unlock()
+	}
+	n.noteChange()
+}
+
+func (n *Node) noteChange() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.mu.changed)
+	n.mu.changed = make(chan struct{})
+}
+
+// saveGenesis makes the state of genesis durable in IDENTITY.
+func (n *Node) saveGenesis(s membership.State) error {
+	id := n.store.Identity()
+	id.Genesis = s.Encode()
+	if f := s.Adopted; f != nil {
+		node, ok := f.Node(n.cfg.Name, id.Nonce)
+		if !ok {
+			return errors.New("stele: the genesis does not list this life of the node")
+		}
+		id.Node, id.ClusterID = node, f.ClusterID
+	}
+	return n.store.SetIdentity(id)
+}
+
+// assemble opens the parts of a node that is in a cluster.
+func (n *Node) assemble(ctx context.Context, founding *membership.Founding) error {
+	id := n.store.Identity()
+	genesis := metastore.Genesis{ClusterID: founding.ClusterID, Epoch: id.Epoch}
+	addrs := map[raftlog.NodeID]string{}
+	for i, m := range founding.Members {
+		node := raftlog.NodeID(i + 1)
+		genesis.Members = append(genesis.Members, metastore.Member{
+			Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
+		})
+		addrs[node] = n.cfg.addrOf(m.Name, m.Addr)
+	}
+	n.net.addrs.Store(&addrs)
+	n.net.cluster.Store(&founding.ClusterID)
+
+	p := &parts{}
+	fail := func(err error) error {
+		if p.host != nil {
+			p.host.Abort()
+		}
+		if p.meta != nil {
+			err = errors.Join(err, p.meta.Close())
+		}
+		return err
+	}
+	var err error
+	if p.host, err = raftlog.Open(n.cfg.raftlog(id.Node, n.store, n.net)); err != nil {
+		return err
+	}
+	metaDir := n.cfg.FS.PathJoin(n.cfg.Dir, "meta")
+	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
+		return fail(fmt.Errorf("stele: make %s: %w", metaDir, err))
+	}
+	replica := raftlog.ReplicaID(id.Node) // of the metadata group: the genesis numbers both alike
+	if p.meta, err = metastore.Open(ctx, metastore.Config{
+		Host: p.host, FS: n.cfg.FS, Dir: n.cfg.FS.PathJoin(metaDir, "db"),
+		Node: id.Node, Replica: replica, Genesis: genesis, Caller: n.net,
+		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout, Logger: n.log.Named("metastore"),
+	}); err != nil {
+		return fail(err)
+	}
+	if p.topics, err = topic.Open(topic.Config{
+		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net,
+		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"),
+	}); err != nil {
+		return fail(err)
+	}
+	n.net.parts.Store(p)
+	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", founding.ClusterID), zap.Stringer("id", id.Node))
+	return nil
+}
+
+// ready returns the parts, or why there are none.
+func (n *Node) ready() (*parts, error) {
+	n.mu.Lock()
+	closed, failed := n.mu.closed, n.mu.failed
+	n.mu.Unlock()
+	switch p := n.net.parts.Load(); {
+	case closed:
+		return nil, raftlog.Retry(ErrClosed)
+	case failed != nil:
+		return nil, refusedUnless(failed)
+	case p == nil:
+		return nil, raftlog.Retry(fmt.Errorf("%w: %s", ErrNotReady, n.genesis.Waiting()))
+	default:
+		return p, nil
+	}
+}
+
+// Close ends the node in good order: every group that it leads is handed over
+// once, what waits is written, everything is closed. Calls that are under way
+// end with ErrClosed and an outcome. It keeps to ctx as far as disks allow: a
+// sync that hangs is waited for, because the directory must not be unlocked
+// below it. Close is idempotent; later calls return the first one's result, and
+// after Abort it does nothing.
+func (n *Node) Close(ctx context.Context) error {
+	n.shut(func(p *parts) error { return p.host.Close(ctx) })
+	return n.result
+}
+
+// Abort ends the node at once, as a crash would: nothing is handed over and
+// nothing is flushed. It returns when nothing runs any more. Like Close it is
+// idempotent.
+func (n *Node) Abort() {
+	n.shut(func(p *parts) error { p.host.Abort(); return nil })
+}
+
+func (n *Node) shut(endHost func(*parts) error) {
+	n.closing.Do(func() {
+		defer close(n.closed)
+		n.mu.Lock()
+		n.mu.closed = true
+		n.mu.Unlock()
+		n.end()
+		n.running.Wait()
+		n.noteChange()
+		n.metrics.unregister()
+		var errs []error
+		if p := n.net.parts.Load(); p != nil {
+			errs = append(errs, endHost(p), p.topics.Close(), n.net.transport.Close(), p.meta.Close())
+		} else {
+			errs = append(errs, n.net.transport.Close())
+		}
+		n.result = errors.Join(append(errs, n.store.Close())...)
+	})
+	<-n.closed
+}
+
+// Name is what the host calls the node.
+func (n *Node) Name() string { return n.cfg.Name }
+
+// Addr is the address at which peers reach the node.
+func (n *Node) Addr() string { return n.net.transport.Addr() }

@@ -1,0 +1,112 @@
+package stele
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// ReadinessCode is why a node is or is not ready, for programs.
+type ReadinessCode string
+
+// Why a node is or is not ready.
+const (
+	Ready             ReadinessCode = "ready"
+	WaitingForMembers ReadinessCode = "waiting-for-members" // no cluster was founded yet
+	NotListed         ReadinessCode = "not-listed"          // a cluster exists without this life of the node
+	NoLeader          ReadinessCode = "no-leader"           // the metadata group has none in view
+	CatchingUp        ReadinessCode = "catching-up"         // this node's metadata may be old
+	Failed            ReadinessCode = "failed"              // see Reason; only reopening helps
+	Closed            ReadinessCode = "closed"
+)
+
+// Readiness says whether a node can serve, and if not, why.
+type Readiness struct {
+	Code   ReadinessCode
+	Reason string // a sentence for a person; empty if ready
+}
+
+// Ready reports whether the node can serve.
+func (r Readiness) Ready() bool { return r.Code == Ready }
+
+func (r Readiness) String() string {
+	if r.Reason == "" {
+		return string(r.Code)
+	}
+	return string(r.Code) + ": " + r.Reason
+}
+
+// Readiness says whether the node can serve now. It is cheap.
+func (n *Node) Readiness() Readiness {
+	r, _ := n.readiness()
+	return r
+}
+
+// readiness also returns a channel that is closed when it may have changed.
+func (n *Node) readiness() (Readiness, <-chan struct{}) {
+	n.mu.Lock()
+	closed, failed, changed := n.mu.closed, n.mu.failed, n.mu.changed
+	n.mu.Unlock()
+	p := n.net.parts.Load()
+	var notListed *NotListedError
+	switch {
+	case closed:
+		return Readiness{Closed, "the node was closed"}, changed
+	case errors.As(failed, &notListed):
+		return Readiness{NotListed, failed.Error()}, changed
+	case failed != nil:
+		return Readiness{Failed, failed.Error()}, changed
+	case p == nil:
+		return Readiness{WaitingForMembers, n.genesis.Waiting()}, changed
+	}
+	if err := p.failure(); err != nil {
+		return Readiness{Failed, err.Error()}, changed
+	}
+	leader, leaderChanged := p.meta.Leader()
+	switch {
+	case leader == 0:
+		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged
+	case !p.meta.AppliedCaughtUp():
+		return Readiness{CatchingUp, p.meta.CatchingUp()}, p.meta.CaughtUp()
+	}
+	return Readiness{Code: Ready}, leaderChanged
+}
+
+// WaitReady returns when the node can serve. It returns at once with an error
+// if waiting cannot help (*NotListedError, a failed node, ErrClosed); if ctx
+// ends first, the error is Retry, says what was missing and matches ctx.Err().
+func (n *Node) WaitReady(ctx context.Context) error {
+	for {
+		r, changed := n.readiness()
+		switch r.Code {
+		case Ready:
+			return nil
+		case Closed:
+			return raftlog.Retry(ErrClosed)
+		case NotListed, Failed:
+			return n.failure()
+		}
+		select {
+		case <-changed:
+		case <-n.life.Done():
+		case <-ctx.Done():
+			return raftlog.Retry(fmt.Errorf("%w: %v: %w", ErrNotReady, n.Readiness(), ctx.Err()))
+		}
+	}
+}
+
+// failure is why the node failed, with an outcome.
+func (n *Node) failure() error {
+	n.mu.Lock()
+	err := n.mu.failed
+	n.mu.Unlock()
+	if p := n.net.parts.Load(); err == nil && p != nil {
+		err = p.failure()
+	}
+	if err != nil && !errors.Is(err, ErrRefused) {
+		err = raftlog.Refused(err)
+	}
+	return err
+}
