@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -107,12 +108,32 @@ type Position struct {
 // Manager is a node's part in all topics: it opens the replicas that the
 // metadata assigns to this node, serves other nodes, and is where producers
 // and readers come from. Its methods are safe for concurrent use.
+//
+//	goroutine    started by     owns                             ends
+//	reconciler   Open           which replicas are open          Close
+//	finisher     Open           deletions that others began      Close
+//	forward      a producer     one batch on its way elsewhere   with its answer, Close
+//	recovery     a producer     a partition's batches that wait  when they are sent, Close
+//	identity     a producer     the question for an identity     when it is answered, Close
 type Manager struct {
-	cfg Config
+	cfg      Config
+	builders Builders
+	buffers  sync.Pool // of *fetchBuffer
+	routes   routes
+	opened   beacon // replicas or failures changed
+	stats    counters
 
 	life    context.Context // ends when the manager is closed
 	stop    context.CancelFunc
 	running sync.WaitGroup
+
+	mu struct {
+		sync.RWMutex
+		replicas  map[address]*replica
+		failures  map[address]error // why a replica is not open
+		producers map[*Producer]bool
+		closed    bool
+	}
 }
 
 // Open starts a manager. It waits for nothing: topics are usable when the
@@ -124,49 +145,54 @@ func Open(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{cfg: cfg}
 	m.life, m.stop = context.WithCancel(context.Background())
+	m.mu.replicas = map[address]*replica{}
+	m.mu.failures = map[address]error{}
+	m.mu.producers = map[*Producer]bool{}
+	rc := &reconciler{Manager: m, retries: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{}}
+	m.running.Go(rc.run)
+	m.running.Go(m.finish)
 	return m, nil
 }
 
 // Close ends everything that runs, producers and readers included; their calls
 // end with ErrClosed and an outcome. It is idempotent. The groups are the
-// host's to close.
+// host's to close, before or after: until it is closed it may still call the
+// state machines.
 func (m *Manager) Close() error {
 	m.stop()
+	m.mu.Lock()
+	m.mu.closed = true
+	producers := make([]*Producer, 0, len(m.mu.producers))
+	for p := range m.mu.producers {
+		producers = append(producers, p)
+	}
+	m.mu.Unlock()
+	for _, p := range producers {
+		p.abort(ErrClosed)
+	}
 	m.running.Wait()
+	m.mu.Lock()
+	replicas := m.mu.replicas
+	m.mu.replicas = map[address]*replica{}
+	m.mu.Unlock()
+	for _, r := range replicas {
+		r.part.Close()
+	}
 	return nil
 }
 
-// HandleCall answers a call of another node's manager ("topic.*"). What became
-// of it, errors included, is in the response; an error means that the call
-// itself was wrong.
-func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
-	return nil, raftlog.Refused(fmt.Errorf("topic: no call %q", method))
+// replica returns the open replica of a partition on this node, or nil.
+func (m *Manager) replica(a address) *replica {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mu.replicas[a]
 }
 
-// CreateTopic creates a topic and returns when it is usable from this node:
-// every partition has a leader.
-func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
-	return metastore.Topic{}, raftlog.Retry(errors.ErrUnsupported)
-}
-
-// DescribeTopic returns the topic that has the name (linearizable if there is
-// none).
-func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
-	return m.cfg.Meta.FindTopic(ctx, name)
-}
-
-// ListTopics returns all topics by name (linearizable).
-func (m *Manager) ListTopics(ctx context.Context) ([]metastore.Topic, error) {
-	if err := m.cfg.Meta.Barrier(ctx); err != nil {
-		return nil, err
-	}
-	return m.cfg.Meta.Topics(), nil
-}
-
-// DeleteTopic deletes a topic: when it returns nil, no record is ever
-// acknowledged in this life of its name again, and the name is free.
-func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
-	return raftlog.Retry(errors.ErrUnsupported)
+// failure returns why a replica cannot be opened, or nil.
+func (m *Manager) failure(a address) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mu.failures[a]
 }
 
 // PartitionStatus is a replica that this node holds, or has to hold.
@@ -185,17 +211,52 @@ type PartitionStatus struct {
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
-// local snapshot.
-func (m *Manager) Status() []PartitionStatus { return nil }
+// local snapshot; nil before the metadata has caught up.
+func (m *Manager) Status() []PartitionStatus {
+	assigned, err := m.cfg.Meta.ListAssignments(m.cfg.Node)
+	if err != nil {
+		return nil
+	}
+	all := make([]PartitionStatus, 0, len(assigned))
+	for _, a := range assigned {
+		s := PartitionStatus{
+			TopicPartition: TopicPartition{a.Topic.Name, a.Partition.Index},
+			Incarnation:    a.Topic.Incarnation, Group: a.Partition.Group, Replica: a.Replica,
+		}
+		at := addressOf(a)
+		if r := m.replica(at); r != nil {
+			s.Role, s.Term = r.lead.Load().role, r.lead.Load().term
+			s.Leader, _ = r.leader()
+			s.Start = r.group.Log().StartOffset()
+			hw, err := r.part.HighWatermark()
+			s.HighWatermark, s.Readable = hw, err == nil
+		} else {
+			s.Err = m.failure(at)
+		}
+		all = append(all, s)
+	}
+	return all
+}
 
 // Stats are counters since Open.
 type Stats struct {
-	Records, Batches, Bytes   uint64 // produced here and acknowledged
+	Records, Batches, Bytes   uint64 // of this node's producers, acknowledged; encoded bytes
 	Forwarded                 uint64 // batches sent to a leader elsewhere
 	Served                    uint64 // batches taken in for other nodes
 	Retries                   uint64 // batches sent again
-	FetchedLocal, FetchedAway uint64 // answers with records
+	FetchedLocal, FetchedAway uint64 // answers with records to this node's readers
+}
+
+type counters struct {
+	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
-func (m *Manager) Stats() Stats { return Stats{} }
+func (m *Manager) Stats() Stats {
+	c := &m.stats
+	return Stats{
+		Records: c.records.Load(), Batches: c.batches.Load(), Bytes: c.bytes.Load(),
+		Forwarded: c.forwarded.Load(), Served: c.served.Load(), Retries: c.retries.Load(),
+		FetchedLocal: c.fetchedLocal.Load(), FetchedAway: c.fetchedAway.Load(),
+	}
+}

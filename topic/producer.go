@@ -1,56 +1,495 @@
 package topic
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
+	"sync"
 
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 // ProducerConfig configures a Producer. The zero value is an idempotent
 // producer without a name.
 type ProducerConfig struct {
 	// Name makes the producer keep its identity across restarts: a newer
-	// producer of that name fences this one. Default: none.
+	// producer of that name fences this one where it writes. Up to 249 bytes.
+	// Default: none, each producer has a new identity.
 	Name string
-	// Anonymous switches idempotence off.
+	// Anonymous switches idempotence off: nothing is deduplicated, one batch of
+	// a partition is on its way at a time, and a batch whose outcome is unknown
+	// is not repeated. Not together with Name.
 	Anonymous bool
 	// Codec compresses batches. Default CodecNone.
 	Codec Codec
-	// MaxBatchBytes bounds the records of a batch, in bytes; a larger record
-	// travels alone: 1 KiB to 1 MiB. Default 1 MiB.
+	// MaxBatchBytes bounds the records of a batch, in bytes; the topic's own
+	// bound holds too. A larger record travels alone. 1 KiB to 1 MiB. Default
+	// 1 MiB.
 	MaxBatchBytes int
 	// MaxBufferedBytes bounds the records that wait in the producer; beyond it
-	// calls wait: 1 KiB to 1 GiB. Default 64 MiB.
+	// calls wait for room. One call of any size is accepted when nothing waits.
+	// 1 KiB to 1 GiB. Default 64 MiB.
 	MaxBufferedBytes int
 	// MaxInFlight is how many batches of a partition may be on their way at
-	// once: 1 to 5. Default 5.
+	// once to a leader on this node: 1 to 5. To another node it is one. Default
+	// 5.
 	MaxInFlight int
 }
 
-// Producer writes records to topics.
-type Producer struct{}
+func (c ProducerConfig) withDefaults() ProducerConfig {
+	c.MaxBatchBytes = cmp.Or(c.MaxBatchBytes, TargetBatchSize)
+	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, 64<<20)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 5)
+	if c.Anonymous {
+		c.MaxInFlight = 1 // a repeated batch must not overtake
+	}
+	return c
+}
 
-// NewProducer makes a producer.
+func (c ProducerConfig) validate() error {
+	switch {
+	case c.Anonymous && c.Name != "":
+		return fmt.Errorf("topic: ProducerConfig.Name is %q: an anonymous producer has none", c.Name)
+	case len(c.Name) > 249:
+		return fmt.Errorf("topic: ProducerConfig.Name has %d bytes: want up to 249", len(c.Name))
+	case c.Codec > CodecS2:
+		return fmt.Errorf("topic: ProducerConfig.Codec is %d: want %d (none) or %d (s2)", c.Codec, CodecNone, CodecS2)
+	case c.MaxBatchBytes < 1<<10 || c.MaxBatchBytes > TargetBatchSize:
+		return fmt.Errorf("topic: ProducerConfig.MaxBatchBytes is %d: want 1024 to %d", c.MaxBatchBytes, TargetBatchSize)
+	case c.MaxBufferedBytes < 1<<10 || c.MaxBufferedBytes > 1<<30:
+		return fmt.Errorf("topic: ProducerConfig.MaxBufferedBytes is %d: want 1024 to %d", c.MaxBufferedBytes, 1<<30)
+	case c.MaxInFlight < 1 || c.MaxInFlight > maxInFlight:
+		return fmt.Errorf("topic: ProducerConfig.MaxInFlight is %d: want 1 to %d", c.MaxInFlight, maxInFlight)
+	}
+	return nil
+}
+
+// maxInFlight is below what a partition remembers of a producer, so that each
+// batch on its way can be repeated.
+const maxInFlight = 5
+
+var _ = [RememberedBatches - maxInFlight]struct{}{}
+
+// Producer writes records to topics. Its methods are safe for concurrent use.
+//
+// Records of calls that wait for the same partition travel together; there is
+// no timer. What nobody answered is repeated, with the same sequence numbers
+// and so without duplicates, until it is answered or the producer is closed.
+// Calls to one partition that follow each other are appended in that order.
+type Producer struct {
+	m       *Manager
+	cfg     ProducerConfig
+	life    context.Context // ends when the producer is closed
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	room    budget
+
+	mu struct {
+		sync.Mutex
+		views    map[string]*topicView
+		lanes    map[*lane]bool
+		identity identity
+		asking   []*lane // for an identity
+		failed   error   // a newer producer of the name was met
+		closing  bool    // no more calls
+		closed   bool    // no more goroutines
+	}
+}
+
+// NewProducer makes a producer. Errors are Refused, or Retry once the manager
+// was closed.
 func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
-	return nil, raftlog.Retry(errors.ErrUnsupported)
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, raftlog.Refused(err)
+	}
+	p := &Producer{m: m, cfg: cfg}
+	p.room.max = cfg.MaxBufferedBytes
+	p.life, p.stop = context.WithCancel(context.Background())
+	p.mu.views, p.mu.lanes = map[string]*topicView{}, map[*lane]bool{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.closed {
+		p.stop()
+		return nil, raftlog.Retry(ErrClosed)
+	}
+	m.mu.producers[p] = true
+	return p, nil
 }
 
-// Produce appends records to a topic and returns where they are, in the order
-// of records.
+// Produce appends records and returns where they are, in the order of records.
+// They are durable on a quorum then. A record with a key goes to the partition
+// that PartitionOf names, one without to any that has a leader; those without
+// keys of one call stay together. Nothing of records is kept after the return.
+//
+// It waits, through changes of leaders, until ctx ends, or until CallTimeout of
+// the manager if no leader took the records. A nil or empty records is no call.
+//
+// Errors: *TooLargeError, metastore.ErrTopicNotFound (after a linearizable
+// read), metastore.ErrTopicDeleting, ErrTopicDeleted, ErrTopicIncarnationMismatch,
+// *FencedError, *NoLeaderError, metastore.ErrUnavailable, ErrClosed;
+// *PartialError if the call's records went to several batches and only some of
+// them arrived. When ctx ends the error matches ctx.Err(); it is Retry if the
+// records were not on their way yet, else unknown: they may be appended later.
 func (p *Producer) Produce(ctx context.Context, topic string, records ...Record) ([]Position, error) {
-	return nil, raftlog.Retry(errors.ErrUnsupported)
+	v, err := p.prepare(ctx, topic, records)
+	if err != nil || len(records) == 0 {
+		return nil, err
+	}
+	if len(records) == 1 || !anyKey(records) {
+		return p.produce(ctx, p.choose(v, records[0].Key), records)
+	}
+	return p.scatter(ctx, v, records)
 }
 
-// ProduceTo is Produce to a given partition.
+// ProduceTo is Produce to one partition, whatever the keys are. A partition
+// that the topic does not have is metastore.ErrTopicNotFound.
 func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32, records ...Record) ([]Position, error) {
-	return nil, raftlog.Retry(errors.ErrUnsupported)
+	v, err := p.prepare(ctx, topic, records)
+	if err != nil || len(records) == 0 {
+		return nil, err
+	}
+	if uint64(partition) >= uint64(len(v.topic.Partitions)) {
+		return nil, fmt.Errorf("%w: %s has %d partitions, not %d", metastore.ErrTopicNotFound, topic, len(v.topic.Partitions), partition)
+	}
+	return p.produce(ctx, p.lane(v, partition), records)
 }
 
-// ProduceAsync is Produce of one record without waiting: done is called once.
+// ProduceAsync is Produce of one record that does not wait for the answer: done
+// is called once, perhaps before it returns, perhaps from a goroutine that
+// others need, so it must not block. It waits for room in the producer, and
+// where Produce would to find the topic. The record must not change until done
+// was called.
 func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record, done func(Position, error)) {
-	done(Position{}, raftlog.Retry(errors.ErrUnsupported))
+	c := &call{records: []Record{record}}
+	v, err := p.prepare(ctx, topic, c.records)
+	if err != nil {
+		done(Position{Offset: NoOffset}, err)
+		return
+	}
+	l := p.choose(v, record.Key)
+	stop := context.AfterFunc(ctx, func() { l.giveUp(ctx, c) })
+	c.done = func(base storage.Offset, err error) {
+		stop()
+		done(Position{Partition: l.partition, Offset: base}, err)
+	}
+	if err := p.begin(ctx, l, c); err != nil {
+		c.done(NoOffset, err)
+		return
+	}
+	if ctx.Err() != nil { // perhaps before there was anything to give up
+		l.giveUp(ctx, c)
+	}
 }
 
-// Close waits until what was produced is acknowledged, or ctx ends.
-func (p *Producer) Close(ctx context.Context) error { return nil }
+// prepare refuses what cannot be appended, and finds the topic.
+func (p *Producer) prepare(ctx context.Context, topic string, records []Record) (*topicView, error) {
+	for i := range records {
+		if n := records[i].Size(); n > MaxRecordSize {
+			return nil, &TooLargeError{Size: n, Max: MaxRecordSize}
+		}
+	}
+	p.mu.Lock()
+	err := p.mu.failed
+	if p.mu.closing {
+		err = raftlog.Retry(ErrClosed)
+	}
+	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return p.view(ctx, topic)
+}
+
+// produce appends records to one partition, in pieces that fit a batch.
+func (p *Producer) produce(ctx context.Context, l *lane, records []Record) ([]Position, error) {
+	n, size := fitting(records, l.limit)
+	if n == len(records) {
+		c := newCall(records, size)
+		if err := p.begin(ctx, l, c); err != nil {
+			return nil, err
+		}
+		base, err := c.wait(ctx)
+		if err != nil {
+			return nil, err
+		}
+		positions := make([]Position, n)
+		for i := range positions {
+			positions[i] = Position{Partition: l.partition, Offset: base + storage.Offset(i)}
+		}
+		return positions, nil
+	}
+	var g gathering
+	for len(records) > 0 {
+		n, size := fitting(records, l.limit)
+		g.begin(ctx, p, l, records[:n], size, nil)
+		records = records[n:]
+	}
+	return g.wait(ctx)
+}
+
+// scatter appends records to the partitions of their keys.
+func (p *Producer) scatter(ctx context.Context, v *topicView, records []Record) ([]Position, error) {
+	var keyless *lane
+	of := make(map[*lane][]int)
+	var order []*lane
+	for i := range records {
+		l := keyless
+		if l == nil || records[i].Key != nil {
+			l = p.choose(v, records[i].Key)
+		}
+		if records[i].Key == nil {
+			keyless = l
+		}
+		if of[l] == nil {
+			order = append(order, l)
+		}
+		of[l] = append(of[l], i)
+	}
+	g := gathering{total: len(records)}
+	for _, l := range order {
+		places := of[l]
+		mine := make([]Record, len(places))
+		for i, at := range places {
+			mine[i] = records[at]
+		}
+		for len(mine) > 0 {
+			n, size := fitting(mine, l.limit)
+			g.begin(ctx, p, l, mine[:n], size, places[:n])
+			mine, places = mine[n:], places[n:]
+		}
+	}
+	return g.wait(ctx)
+}
+
+// gathering is a call that became several.
+type gathering struct {
+	total int
+	parts []part
+}
+
+type part struct {
+	call   *call
+	lane   *lane
+	count  int
+	places []int // of its records in the whole; nil: they follow the last part's
+	err    error // it was not begun
+}
+
+func (g *gathering) begin(ctx context.Context, p *Producer, l *lane, records []Record, size int, places []int) {
+	c := newCall(records, size)
+	err := p.begin(ctx, l, c)
+	g.parts = append(g.parts, part{call: c, lane: l, count: len(records), places: places, err: err})
+	if places == nil {
+		g.total += len(records)
+	}
+}
+
+func (g *gathering) wait(ctx context.Context) ([]Position, error) {
+	positions := make([]Position, g.total)
+	var first error
+	failed, at := 0, 0
+	for _, part := range g.parts {
+		base, err := NoOffset, part.err
+		if err == nil {
+			base, err = part.call.wait(ctx)
+		}
+		if err != nil {
+			base = NoOffset
+			failed += part.count
+			if first == nil || raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown {
+				first = err
+			}
+		}
+		for i := range part.count {
+			place := at + i
+			if part.places != nil {
+				place = part.places[i]
+			}
+			positions[place] = Position{Partition: part.lane.partition, Offset: NoOffset}
+			if base != NoOffset {
+				positions[place].Offset = base + storage.Offset(i)
+			}
+		}
+		at += part.count
+	}
+	switch {
+	case first == nil:
+		return positions, nil
+	case failed == g.total && len(g.parts) == 1:
+		return nil, first
+	}
+	return positions, &PartialError{Failed: failed, Err: first}
+}
+
+// begin takes room for a call and queues it.
+func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
+	if c.size == 0 {
+		_, c.size = fitting(c.records, l.limit)
+	}
+	c.since = p.m.cfg.Clock.Now()
+	if err := p.room.take(ctx, p.life, c.size); err != nil {
+		return err
+	}
+	if err := l.enqueue(c); err != nil {
+		p.room.give(c.size)
+		return err
+	}
+	return nil
+}
+
+// fitting returns how many records from the front travel in one batch, and a
+// bound of their size.
+func fitting(records []Record, limit int) (n, size int) {
+	for i := range records {
+		s := records[i].Size() + recordOverhead
+		if size+s > limit && i > 0 {
+			return i, size
+		}
+		size += s
+	}
+	return len(records), size
+}
+
+func anyKey(records []Record) bool {
+	for i := range records {
+		if records[i].Key != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Close refuses new calls, waits until what was produced is answered, and ends
+// the producer. If ctx ends first, what was not on its way ends with ErrClosed
+// as Retry, what was as unknown, and Close returns an error that matches
+// ctx.Err(). It is idempotent.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.mu.closing = true
+	p.mu.Unlock()
+	err := p.room.empty(ctx, p.life)
+	p.abort(ErrClosed)
+	return err
+}
+
+// abort ends the producer and everything that waits in it.
+func (p *Producer) abort(cause error) {
+	p.mu.Lock()
+	p.mu.closing, p.mu.closed = true, true
+	p.mu.Unlock()
+	p.stop()
+	p.failLanes(cause)
+	p.running.Wait()
+	p.failLanes(cause) // of calls that came in between
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	delete(p.m.mu.producers, p)
+}
+
+func (p *Producer) failLanes(cause error) {
+	for _, l := range p.allLanes() {
+		l.fail(cause)
+	}
+}
+
+func (p *Producer) allLanes() []*lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lanes := make([]*lane, 0, len(p.mu.lanes))
+	for l := range p.mu.lanes {
+		lanes = append(lanes, l)
+	}
+	return lanes
+}
+
+// fence ends a producer whose name a newer one has taken.
+func (p *Producer) fence(err error) {
+	p.mu.Lock()
+	if p.mu.failed == nil {
+		p.mu.failed = err
+	}
+	p.mu.Unlock()
+	p.failLanes(err)
+}
+
+// spawn starts a goroutine that Close waits for; false after it.
+func (p *Producer) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		return false
+	}
+	p.running.Go(f)
+	return true
+}
+
+// budget is a number of bytes that calls wait for.
+type budget struct {
+	max int
+	mu  struct {
+		sync.Mutex
+		used    int
+		changed chan struct{} // nil: nobody waits
+	}
+}
+
+// take waits for room until ctx or life ends. What comes alone always fits.
+func (b *budget) take(ctx, life context.Context, n int) error {
+	for {
+		b.mu.Lock()
+		if b.mu.used == 0 || b.mu.used+n <= b.max {
+			b.mu.used += n
+			b.mu.Unlock()
+			return nil
+		}
+		changed := b.changedLocked()
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return raftlog.Retry(fmt.Errorf("topic: the producer's buffer of %d bytes is full: %w", b.max, ctx.Err()))
+		case <-life.Done():
+			return raftlog.Retry(ErrClosed)
+		}
+	}
+}
+
+func (b *budget) changedLocked() <-chan struct{} {
+	if b.mu.changed == nil {
+		b.mu.changed = make(chan struct{})
+	}
+	return b.mu.changed
+}
+
+func (b *budget) give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.used -= n
+	if b.mu.changed != nil {
+		close(b.mu.changed)
+		b.mu.changed = nil
+	}
+}
+
+// empty waits until all was given back.
+func (b *budget) empty(ctx, life context.Context) error {
+	for {
+		b.mu.Lock()
+		if b.mu.used == 0 {
+			b.mu.Unlock()
+			return nil
+		}
+		changed := b.changedLocked()
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return raftlog.UnknownCause(ctx)
+		case <-life.Done():
+			return raftlog.Unknown(ErrClosed)
+		}
+	}
+}

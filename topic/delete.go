@@ -1,0 +1,160 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// The end of a topic's life:
+//
+//	active -> deleting   in the metadata: nothing stops it any more; nodes that
+//	                     see it take and show no records
+//	seal                 in the log of every partition: no entry behind it is
+//	                     a record, on whatever replica and under whatever leader
+//	deleting -> deleted  in the metadata: the name is free; nodes that see it
+//	                     set replicas aside and move directories to quarantine
+//
+// Because of the seal no leader that has not heard of the deletion can
+// acknowledge a record after the call has returned (I11).
+
+// DeleteTopic deletes a topic. When it returns nil, no record of this life of
+// its name is ever acknowledged again, and the name is free. It may be called
+// again after an error.
+//
+// Errors: metastore.ErrTopicNotFound, after a linearizable read. If ctx ends,
+// or a partition has no quorum, the outcome is unknown: once the deletion has
+// begun it is finished in the background when there are quorums.
+func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
+	ctx, cancel := m.whileOpen(ctx)
+	defer cancel()
+	t, err := m.cfg.Meta.FindTopic(ctx, name)
+	if err != nil {
+		return err
+	}
+	if t.State == metastore.TopicActive {
+		if err := m.cfg.Meta.SetTopicDeleting(ctx, t.Incarnation); err != nil {
+			return err
+		}
+	}
+	if err := m.finishDelete(ctx, &t); err != nil {
+		return raftlog.Unknown(fmt.Errorf("topic: delete %s: it is finished later: %w", name, err))
+	}
+	return nil
+}
+
+// finishDelete seals all partitions and frees the name. It may be done by many
+// at once.
+func (m *Manager) finishDelete(ctx context.Context, t *metastore.Topic) error {
+	err := eachPartition(t, func(a address, p metastore.Partition) error { return m.seal(ctx, t.Name, a, p) })
+	if err != nil {
+		return err
+	}
+	return m.cfg.Meta.SetTopicDeleted(ctx, t.Incarnation)
+}
+
+// seal seals a partition through its leader, wherever it is, until ctx ends.
+// A seal may be repeated, so that attempts of unknown outcome are.
+func (m *Manager) seal(ctx context.Context, name string, a address, p metastore.Partition) error {
+	var b backoff
+	for {
+		err := m.trySeal(ctx, a, p)
+		if err == nil || errors.Is(err, ErrTopicDeleted) {
+			return nil
+		}
+		if b.wait(ctx, m.cfg.Clock, nil); ctx.Err() != nil {
+			return fmt.Errorf("seal %s/%d: %w (%w)", name, p.Index, raftlog.UnknownCause(ctx), err)
+		}
+	}
+}
+
+func (m *Manager) trySeal(ctx context.Context, a address, p metastore.Partition) error {
+	to := m.leaderOf(a, p)
+	switch {
+	case to.here != nil:
+		return to.here.seal(ctx)
+	case to.node == 0:
+		return raftlog.Retry(&raftlog.NotLeaderError{Group: p.Group})
+	}
+	response, err := m.call(ctx, to.node, methodSeal, a.append(nil, 0), 0)
+	if err == nil {
+		_, err = decodeResponse(response)
+	}
+	m.noteRoute(a, p, to.node, err)
+	return err
+}
+
+// Deletions that nobody finished are looked at this often, and not before they
+// have been seen for that long.
+const (
+	finishEvery = 2 * time.Second
+	finishTry   = 10 * time.Second
+)
+
+// finish finishes deletions that others began: their caller gave up or its node
+// died. Every node does so; whoever is first wins, and the others find nothing
+// left to do.
+func (m *Manager) finish() {
+	select {
+	case <-m.cfg.Meta.CaughtUp():
+	case <-m.life.Done():
+		return
+	}
+	timer := m.cfg.Clock.NewTimer(0)
+	defer timer.Stop()
+	seen := map[storage.Incarnation]time.Time{}
+	for {
+		_, changed := m.cfg.Meta.Watch()
+		waiting := m.finishDue(seen)
+		var again <-chan time.Time
+		if waiting {
+			timer.Reset(finishEvery)
+			again = timer.C()
+			changed = nil // all is looked at again soon
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-m.life.Done():
+			return
+		}
+	}
+}
+
+// finishDue tries what has been waiting long enough, and reports whether
+// anything is waiting.
+func (m *Manager) finishDue(seen map[storage.Incarnation]time.Time) bool {
+	now := m.cfg.Clock.Now()
+	deleting := map[storage.Incarnation]bool{}
+	for _, t := range m.cfg.Meta.Topics() {
+		if t.State != metastore.TopicDeleting {
+			continue
+		}
+		deleting[t.Incarnation] = true
+		if _, ok := seen[t.Incarnation]; !ok {
+			seen[t.Incarnation] = now
+		}
+		if now.Sub(seen[t.Incarnation]) < finishEvery {
+			continue
+		}
+		ctx, cancel := within(m.life, m.cfg.Clock, finishTry)
+		err := m.finishDelete(ctx, &t)
+		cancel()
+		if err != nil && m.life.Err() == nil {
+			m.cfg.Logger.Warn("a topic's deletion waits", zap.String("topic", t.Name), zap.Error(err))
+		}
+	}
+	for i := range seen {
+		if !deleting[i] {
+			delete(seen, i)
+		}
+	}
+	return len(deleting) > 0
+}

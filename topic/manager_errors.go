@@ -1,0 +1,85 @@
+package topic
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+var (
+	// ErrTopicDeleted ends producing to, and reading of, a life of a topic that
+	// was deleted or is being deleted. Refused; a topic of the same name that
+	// was created since is another one.
+	ErrTopicDeleted = raftlog.Refused(errors.New("topic: the topic was deleted"))
+	// ErrNoReplica answers for a partition that this node does not hold, or has
+	// not opened yet. Retry, elsewhere.
+	ErrNoReplica = raftlog.Retry(errors.New("topic: this node has no open replica of the partition"))
+	// ErrClosed is the error of calls to a Manager, Producer or Reader that was
+	// closed. It comes as Retry where nothing happened, and as Unknown for
+	// records that were on their way.
+	ErrClosed = errors.New("topic: closed")
+)
+
+// NoLeaderError says that no leader of a partition took the records within the
+// time that there was. Nothing happened: it matches raftlog.ErrRetry, and
+// context.Canceled or DeadlineExceeded if the caller's context was the end.
+type NoLeaderError struct {
+	TopicPartition
+	Err error // of the last attempt
+}
+
+func (e *NoLeaderError) Error() string {
+	return fmt.Sprintf("topic: no leader of %v took the records: %v", e.TopicPartition, e.Err)
+}
+
+// Is gives the error its outcome: retry.
+func (e *NoLeaderError) Is(target error) bool { return target == raftlog.ErrRetry }
+
+// Unwrap gives the last attempt's error, which is one of Retry.
+func (e *NoLeaderError) Unwrap() error { return e.Err }
+
+// PartialError says that some of the records of one call were appended and
+// others were not. The positions that come with it tell which: the offset of
+// those that were not, or may not be, appended is NoOffset.
+type PartialError struct {
+	Failed int // records
+	Err    error
+}
+
+func (e *PartialError) Error() string {
+	return fmt.Sprintf("topic: %d records were not appended: %v", e.Failed, e.Err)
+}
+
+// Is gives the error its outcome: for the call as a whole it is unknown.
+func (e *PartialError) Is(target error) bool { return target == raftlog.ErrOutcomeUnknown }
+
+// Unwrap gives the error of the first part that failed.
+func (e *PartialError) Unwrap() error { return e.Err }
+
+// NoOffset is the offset of a record that has none.
+const NoOffset storage.Offset = -1
+
+// readError gives an error of a read its outcome, unless it was refused:
+// nothing happened.
+func readError(err error) error {
+	if err == nil || raftlog.OutcomeOf(err) != raftlog.OutcomeUnknown {
+		return err
+	}
+	return raftlog.Retry(withoutOutcome{err})
+}
+
+// withoutOutcome is an error that does not match ErrOutcomeUnknown, whatever it
+// wraps.
+type withoutOutcome struct{ err error }
+
+func (e withoutOutcome) Error() string { return e.err.Error() }
+
+// Is matches what the error matches, but the outcome.
+func (e withoutOutcome) Is(target error) bool {
+	return target != raftlog.ErrOutcomeUnknown && errors.Is(e.err, target)
+}
+
+// As finds the types that the error wraps.
+func (e withoutOutcome) As(target any) bool { return errors.As(e.err, target) }

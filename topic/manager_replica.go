@@ -1,0 +1,160 @@
+package topic
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// beacon tells any number of waiters that something changed. Take the channel
+// before looking:
+//
+//	for { changed := b.wait(); if what is wanted is there { return }; <-changed }
+type beacon struct {
+	mu sync.Mutex
+	ch chan struct{} // nil: nobody waits
+}
+
+func (b *beacon) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ch == nil {
+		b.ch = make(chan struct{})
+	}
+	return b.ch
+}
+
+func (b *beacon) flash() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ch != nil {
+		close(b.ch)
+		b.ch = nil
+	}
+}
+
+// replica is a replica of a partition that is open on this node.
+type replica struct {
+	address
+	name  string // of the topic
+	place metastore.Partition
+	id    storage.ReplicaID
+	part  *Partition
+	group *raftlog.Group // set before anybody else sees the replica
+
+	lead    atomic.Pointer[leadership]
+	changed beacon // lead or ending changed
+	// ending: the topic is being deleted. Records are neither taken nor shown.
+	ending atomic.Bool
+}
+
+// leadership is what a replica knows of its group's leader.
+type leadership struct {
+	role   raftlog.Role
+	term   storage.Term
+	leader storage.ReplicaID // 0: none is known
+}
+
+// noteStatus is called by the host's loop.
+func (r *replica) noteStatus(s raftlog.Status) {
+	r.lead.Store(&leadership{role: s.Role, term: s.Term, leader: s.Leader})
+	r.part.Wake()
+	r.changed.flash()
+}
+
+// end makes the replica refuse records and reads.
+func (r *replica) end() {
+	if !r.ending.Swap(true) {
+		r.part.Wake()
+		r.changed.flash()
+	}
+}
+
+// leads reports whether this replica takes records.
+func (r *replica) leads() bool { return r.lead.Load().role.IsLeader() }
+
+// leader returns where the leader is, 0 if that is not known, and its term.
+func (r *replica) leader() (storage.NodeID, storage.Term) {
+	l := r.lead.Load()
+	return nodeOf(r.place, l.leader), l.term
+}
+
+// nodeOf returns the node that holds a replica of the partition, or 0.
+func nodeOf(p metastore.Partition, id storage.ReplicaID) storage.NodeID {
+	for _, a := range p.Replicas {
+		if a.Replica == id {
+			return a.Node
+		}
+	}
+	return 0
+}
+
+// seal ends the partition and waits for it.
+func (r *replica) seal(ctx context.Context) error {
+	done := make(chan error, 1)
+	if err := r.part.Seal(func(err error) { done <- err }); err != nil {
+		return err
+	}
+	return await(ctx, done)
+}
+
+// append appends an encoded batch and waits for it.
+func (r *replica) append(ctx context.Context, batch []byte) (storage.Offset, error) {
+	done := make(chan Ack, 1)
+	if err := r.part.AppendBatch(batch, func(a Ack) { done <- a }); err != nil {
+		return 0, err
+	}
+	select {
+	case a := <-done:
+		return a.Base, a.Err
+	case <-ctx.Done():
+		return 0, raftlog.UnknownCause(ctx)
+	}
+}
+
+func await(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return raftlog.UnknownCause(ctx)
+	}
+}
+
+// offsets returns what the replica may show; linearizable: not less than what
+// any replica had shown before the call.
+func (r *replica) offsets(ctx context.Context, linearizable bool) (offsets, error) {
+	if linearizable {
+		if _, err := r.group.ReadIndex(ctx); err != nil {
+			return offsets{}, readError(err)
+		}
+	}
+	end, err := r.part.HighWatermark()
+	if err != nil {
+		return offsets{}, err
+	}
+	return offsets{start: min(r.group.Log().StartOffset(), end), end: end}, nil
+}
+
+// fetch waits for records, until ctx ends.
+func (r *replica) fetch(ctx context.Context, req FetchRequest, buf []byte) (Fetched, error) {
+	for {
+		changed := r.part.Changed()
+		if r.ending.Load() {
+			return Fetched{Buf: buf}, ErrTopicDeleted
+		}
+		f, err := r.part.Fetch(req, buf)
+		if err != nil || len(f.Data) > 0 {
+			return f, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return f, nil
+		}
+	}
+}

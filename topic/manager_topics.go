@@ -1,0 +1,126 @@
+package topic
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+)
+
+// CreateTopic creates a topic and returns when it is usable from this node:
+// every partition has a leader. It is durable on a quorum then.
+//
+// Errors: those of metastore.Store.CreateTopic. If ctx ends first the outcome
+// is unknown; with a topic whose Name is not empty it was created, and only
+// its leaders were not waited for.
+func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
+	ctx, cancel := m.whileOpen(ctx)
+	defer cancel()
+	t, err := m.cfg.Meta.CreateTopic(ctx, metastore.TopicSpec{Name: name, Config: config})
+	if err != nil {
+		return metastore.Topic{}, err
+	}
+	return t, m.awaitLeaders(ctx, &t)
+}
+
+// DescribeTopic returns the topic that has the name. It says that there is none
+// (metastore.ErrTopicNotFound) only after a linearizable read.
+func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
+	ctx, cancel := m.whileOpen(ctx)
+	defer cancel()
+	return m.cfg.Meta.FindTopic(ctx, name)
+}
+
+// ListTopics returns all topics by name, after a linearizable read.
+func (m *Manager) ListTopics(ctx context.Context) ([]metastore.Topic, error) {
+	ctx, cancel := m.whileOpen(ctx)
+	defer cancel()
+	if err := m.cfg.Meta.Barrier(ctx); err != nil {
+		return nil, err
+	}
+	return m.cfg.Meta.Topics(), nil
+}
+
+// partitionsAtOnce is how many partitions of a topic are waited for, or sealed,
+// at the same time.
+const partitionsAtOnce = 128
+
+// eachPartition calls f for all partitions, side by side, and returns the first
+// error, after which it begins no more.
+func eachPartition(t *metastore.Topic, f func(address, metastore.Partition) error) error {
+	var (
+		group sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	failed := make(chan struct{})
+	slots := make(chan struct{}, partitionsAtOnce)
+	for _, p := range t.Partitions {
+		select {
+		case <-failed:
+		case slots <- struct{}{}:
+			group.Go(func() {
+				defer func() { <-slots }()
+				if err := f(address{t.Incarnation, p.Index}, p); err != nil {
+					once.Do(func() { first = err; close(failed) })
+				}
+			})
+			continue
+		}
+		break
+	}
+	group.Wait()
+	return first
+}
+
+// awaitLeaders waits until every partition has a leader.
+func (m *Manager) awaitLeaders(ctx context.Context, t *metastore.Topic) error {
+	err := eachPartition(t, func(a address, p metastore.Partition) error { return m.awaitLeader(ctx, a, p) })
+	if err != nil {
+		return fmt.Errorf("topic: %s was created; wait for its leaders: %w", t.Name, err)
+	}
+	return nil
+}
+
+func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partition) error {
+	_, mine := p.On(m.cfg.Node)
+	var b backoff
+	for {
+		opened := m.opened.wait()
+		r := m.replica(a)
+		switch {
+		case r != nil:
+			changed := r.changed.wait()
+			if lead := r.lead.Load(); lead.leader != 0 && lead.role != raftlog.RoleLeaderStarting {
+				return nil
+			}
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+			}
+		case mine:
+			select {
+			case <-opened:
+				continue
+			case <-ctx.Done():
+			}
+		default:
+			node, _ := m.routes.find(a, p)
+			response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
+			if err == nil {
+				_, err = decodeOffsets(response)
+			}
+			if err == nil {
+				return nil
+			}
+			m.routes.failed(a, p, node, nil)
+			b.wait(ctx, m.cfg.Clock, nil)
+		}
+		if ctx.Err() != nil {
+			return raftlog.UnknownCause(ctx)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// call is records that wait to be appended to one partition, together. Its
+// records belong to the caller and are read until the call is claimed for a
+// batch, or ended, both under the lock of its lane.
+type call struct {
+	lane    *lane
+	records []Record
+	size    int // taken of the producer's room
+	since   time.Time
+	state   callState // of the lane's lock
+
+	// One of the two hears of the end, once.
+	ready chan ended // buffered
+	done  func(base storage.Offset, err error)
+}
+
+type callState uint8
+
+const (
+	callNew     callState = iota
+	callWaiting           // in lane.mu.queue
+	callClaimed           // its records are in a batch
+	callEnded
+)
+
+// ended is what became of a call.
+type ended struct {
+	base storage.Offset
+	err  error
+}
+
+// calls keeps calls, and above all their channels, for reuse.
+var calls = sync.Pool{New: func() any { return &call{ready: make(chan ended, 1)} }}
+
+func newCall(records []Record, size int) *call {
+	c := calls.Get().(*call)
+	c.records, c.size, c.state = records, size, callNew
+	return c
+}
+
+// wait returns what became of the call, which is not to be used any more.
+func (c *call) wait(ctx context.Context) (storage.Offset, error) {
+	select {
+	case e := <-c.ready:
+		c.free()
+		return e.base, e.err
+	case <-ctx.Done():
+	}
+	c.lane.giveUp(ctx, c)
+	e := <-c.ready
+	c.free()
+	return e.base, e.err
+}
+
+func (c *call) free() {
+	c.lane, c.records = nil, nil
+	calls.Put(c)
+}
+
+// end tells the caller. The lane's lock is not held: done is foreign code.
+func (c *call) end(base storage.Offset, err error) {
+	if c.done != nil {
+		c.done(base, err)
+		return
+	}
+	c.ready <- ended{base, err}
+}
+
+// ending is a call and what it is to be told, once the lane's lock is free.
+type ending struct {
+	call *call
+	ended
+}
+
+// batch is an encoded batch of a lane that is not answered yet.
+type batch struct {
+	data     []byte
+	calls    []*call // nil for those that gave up
+	counts   []int   // records of each
+	size     int     // taken of the producer's room
+	count    int
+	first    Sequence
+	since    time.Time // of the oldest call
+	numbered bool      // identity and first are in data
+	flying   bool      // sent and not answered
+	sent     bool      // it was, once
+	given    bool      // data belongs to a partition here: copy before it is changed
+	unknown  bool      // an attempt may have appended it
+	renewed  int       // how often it was given another identity
+}
+
+// end ends what is left of the batch's calls, all of them with err or else from
+// base on.
+func (b *batch) end(out []ending, base storage.Offset, err error) []ending {
+	if err != nil && b.unknown && !errors.Is(err, raftlog.ErrOutcomeUnknown) {
+		err = raftlog.Unknown(fmt.Errorf("an earlier attempt may have appended the records; then: %w", err))
+	}
+	for i, c := range b.calls {
+		if c != nil {
+			c.state = callEnded
+			e := ended{base: base, err: err}
+			if err != nil {
+				e.base = NoOffset
+			}
+			out = append(out, ending{c, e})
+		}
+		base += storage.Offset(b.counts[i])
+	}
+	b.calls = nil
+	return out
+}

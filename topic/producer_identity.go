@@ -1,0 +1,106 @@
+package topic
+
+import (
+	"errors"
+
+	"github.com/stelelog/stele/raftlog"
+)
+
+// identity is who a producer is in one lane: its batches there are numbered
+// from 0. The zero value is nobody yet.
+type identity struct {
+	id    ProducerID
+	epoch ProducerEpoch
+	used  bool // up: another one is needed
+}
+
+// identifyLocked reports whether the lane may number batches; if not, it will
+// be pumped when it may.
+func (l *lane) identifyLocked() bool {
+	if l.p.cfg.Anonymous || l.mu.identity.id != 0 && !l.mu.identity.used {
+		return true
+	}
+	if l.mu.asking {
+		return false
+	}
+	known, ok := l.p.ask(l)
+	if !ok {
+		l.mu.asking = true
+		return false
+	}
+	l.mu.identity = known
+	return true
+}
+
+// ask returns the producer's identity if it is of use to the lane, or has the
+// lane told later.
+func (p *Producer) ask(l *lane) (identity, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, known := l.mu.identity, p.mu.identity
+	if known.id != 0 && (known.id != last.id || known.epoch != last.epoch) {
+		return known, true
+	}
+	p.mu.asking = append(p.mu.asking, l)
+	if len(p.mu.asking) == 1 && !p.mu.closed {
+		p.running.Go(p.identify)
+	}
+	return identity{}, false
+}
+
+// identify gets an identity from the metadata for all lanes that ask.
+//
+// A named producer that needs another epoch goes on only with the one that
+// follows its own: if others were given out in between, a newer producer of the
+// name exists, and this one must not fence it. An epoch that nobody writes
+// with harms nobody.
+func (p *Producer) identify() {
+	var b backoff
+	for p.life.Err() == nil {
+		id, epoch, err := p.m.cfg.Meta.AllocateProducer(p.life, p.cfg.Name)
+		if err == nil {
+			p.identified(identity{id: ProducerID(id), epoch: ProducerEpoch(epoch)})
+			return
+		}
+		if errors.Is(err, raftlog.ErrRefused) {
+			p.fence(err)
+			return
+		}
+		p.mu.Lock()
+		lanes := append([]*lane(nil), p.mu.asking...)
+		p.mu.Unlock()
+		for _, l := range lanes {
+			l.waitingFor(err)
+		}
+		b.wait(p.life, p.m.cfg.Clock, nil)
+	}
+}
+
+func (p *Producer) identified(now identity) {
+	p.mu.Lock()
+	last := p.mu.identity
+	p.mu.identity = now
+	lanes := p.mu.asking
+	p.mu.asking = nil
+	p.mu.Unlock()
+	if p.cfg.Name != "" && last.id != 0 && now.epoch != last.epoch+1 {
+		p.fence(&FencedError{Producer: last.id, Epoch: last.epoch, Current: now.epoch})
+		return
+	}
+	for _, l := range lanes {
+		l.mu.Lock()
+		l.mu.identity, l.mu.asking = now, false
+		out := l.pumpLocked(nil)
+		l.mu.Unlock()
+		tell(out)
+	}
+}
+
+// waitingFor ends calls that have waited too long for an identity.
+func (l *lane) waitingFor(err error) {
+	l.mu.Lock()
+	l.mu.last = raftlog.Retry(withoutOutcome{err})
+	out := l.expireLocked(nil)
+	l.mu.Unlock()
+	tell(out)
+}

@@ -1,0 +1,534 @@
+package topic
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// lane is a producer's way to one partition, in one life of the topic.
+//
+//	queue    calls that wait, in their order; those that are waiting when a
+//	         batch may be sent are encoded into it, at most to its bound
+//	flight   batches that were numbered and are not answered, in their order
+//
+// Invariants:
+//   - The sequences of flight follow each other without gap, and end at next.
+//   - A batch is sent when all before it in flight are on their way, so a
+//     partition meets them in order; one that it meets too early is refused as
+//     out of order and sent again.
+//   - Calls to another node may overtake each other, so one batch is on its way
+//     there at a time.
+//   - After a failure nothing is sent before all that is on its way was
+//     answered; then flight is sent again from its front (recover).
+//   - Only a batch that certainly was not appended, with no other of flight in
+//     doubt, may be taken out of flight or get other numbers: an old copy of
+//     it would be taken for what now has its numbers.
+type lane struct {
+	address
+	p     *Producer
+	topic string
+	place metastore.Partition
+	limit int // bytes of a batch's records
+
+	waiting atomic.Int64 // bytes in queue
+	trouble atomic.Bool  // recovering
+	over    atomic.Bool  // ended
+
+	mu struct {
+		sync.Mutex
+		queue      []*call
+		flight     []*batch
+		out        int  // of flight on their way
+		away       bool // to another node
+		identity   identity
+		asking     bool // for an identity
+		next       Sequence
+		recovering bool
+		running    bool // recover is
+		renew      bool // the identity is of no use any more
+		pause      backoff
+		last       error // of the last attempt
+		ended      error
+	}
+}
+
+func newLane(p *Producer, v *topicView, partition uint32) *lane {
+	return &lane{
+		address: address{v.topic.Incarnation, partition}, p: p, topic: v.topic.Name,
+		place: v.topic.Partitions[partition],
+		limit: min(p.cfg.MaxBatchBytes, int(v.topic.Config.MaxBatchBytes)),
+	}
+}
+
+// leaderless reports whether records for the partition would have to wait.
+func (l *lane) leaderless() bool {
+	if l.trouble.Load() {
+		return true
+	}
+	return !l.p.m.leaderOf(l.address, l.place).sure
+}
+
+// enqueue queues a call. With an error nothing happened.
+func (l *lane) enqueue(c *call) error {
+	l.mu.Lock()
+	if err := l.mu.ended; err != nil {
+		l.mu.Unlock()
+		return notSent(err)
+	}
+	c.lane, c.state = l, callWaiting
+	l.mu.queue = append(l.mu.queue, c)
+	l.waiting.Add(int64(c.size))
+	out := l.pumpLocked(nil)
+	l.mu.Unlock()
+	tell(out)
+	return nil
+}
+
+// notSent gives the error that ended a lane to a call that was not sent.
+func notSent(err error) error {
+	if raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown {
+		return raftlog.Retry(withoutOutcome{err})
+	}
+	return err
+}
+
+// giveUp ends a call whose context has ended.
+func (l *lane) giveUp(ctx context.Context, c *call) {
+	l.mu.Lock()
+	var err error
+	switch c.state {
+	case callWaiting:
+		for i, q := range l.mu.queue {
+			if q == c {
+				l.mu.queue = append(l.mu.queue[:i], l.mu.queue[i+1:]...)
+				break
+			}
+		}
+		l.waiting.Add(-int64(c.size))
+		l.p.room.give(c.size)
+		err = raftlog.Retry(&NoLeaderError{TopicPartition{l.topic, l.partition}, ctx.Err()})
+		if l.mu.last == nil {
+			err = raftlog.Retry(fmt.Errorf("topic: the records for %s/%d were not sent yet: %w", l.topic, l.partition, ctx.Err()))
+		}
+	case callClaimed:
+		for _, b := range l.mu.flight {
+			for i := range b.calls {
+				if b.calls[i] == c {
+					b.calls[i] = nil
+				}
+			}
+		}
+		err = raftlog.UnknownCause(ctx)
+	default:
+		l.mu.Unlock()
+		return
+	}
+	c.state = callEnded
+	l.mu.Unlock()
+	c.end(NoOffset, err)
+}
+
+func tell(out []ending) {
+	for _, e := range out {
+		e.call.end(e.base, e.err)
+	}
+}
+
+// pumpLocked sends what may be sent.
+func (l *lane) pumpLocked(out []ending) []ending {
+	for l.mu.ended == nil && !l.mu.recovering {
+		b := l.unsentLocked()
+		if b == nil && len(l.mu.queue) == 0 {
+			return out
+		}
+		if l.mu.out > 0 && (l.mu.away || l.mu.out >= l.p.cfg.MaxInFlight) {
+			return out
+		}
+		if !l.identifyLocked() {
+			return out
+		}
+		to := l.p.m.leaderOf(l.address, l.place)
+		if l.mu.out > 0 && to.here == nil {
+			return out
+		}
+		if to.here == nil && to.node == 0 {
+			l.mu.last = raftlog.Retry(&raftlog.NotLeaderError{Group: l.place.Group})
+			l.recoverLocked()
+			return out
+		}
+		if b == nil {
+			b = l.claimLocked()
+		}
+		l.numberLocked(b)
+		if b.sent {
+			l.p.m.stats.retries.Add(1)
+		}
+		b.flying, b.sent = true, true
+		l.mu.out++
+		l.mu.away = to.here == nil
+		if l.mu.away {
+			l.sendAway(b, to)
+			return out
+		}
+		if err := l.sendHere(b, to.here); err != nil {
+			out = l.answerLocked(out, b, 0, err)
+		}
+	}
+	return out
+}
+
+// unsentLocked returns the first batch of flight that is not on its way.
+func (l *lane) unsentLocked() *batch {
+	for _, b := range l.mu.flight {
+		if !b.flying {
+			return b
+		}
+	}
+	return nil
+}
+
+// claimLocked encodes waiting calls into a new batch at the end of flight.
+func (l *lane) claimLocked() *batch {
+	b := &batch{since: l.mu.queue[0].since}
+	builders := &l.p.m.builders
+	builder := builders.get(l.p.m.cfg.Clock.Now())
+	n := 0
+	for _, c := range l.mu.queue {
+		if n > 0 && b.size+c.size > l.limit {
+			break
+		}
+		for i := range c.records {
+			builder.Append(&c.records[i])
+		}
+		n++
+		b.size += c.size
+		b.count += len(c.records)
+		c.state, c.records = callClaimed, nil
+	}
+	b.calls, b.counts = make([]*call, n), make([]int, n)
+	copy(b.calls, l.mu.queue)
+	l.mu.queue = append(l.mu.queue[:0], l.mu.queue[n:]...)
+	clear(l.mu.queue[len(l.mu.queue) : len(l.mu.queue)+n])
+	l.waiting.Add(-int64(b.size))
+	b.data = builder.Build(BatchInfo{
+		Incarnation: l.incarnation, Codec: l.p.cfg.Codec,
+		Producer: ProducerBatch{ID: l.mu.identity.id, Epoch: l.mu.identity.epoch, First: l.mu.next},
+	})
+	builders.put(builder)
+	b.first, b.numbered = l.mu.next, true
+	if l.mu.identity.id != 0 {
+		l.mu.next += Sequence(b.count)
+	}
+	l.mu.flight = append(l.mu.flight, b)
+	return b
+}
+
+// numberLocked gives a batch its numbers, again if it had others.
+func (l *lane) numberLocked(b *batch) {
+	if b.sent && b.given {
+		b.data, b.given = bytes.Clone(b.data), false
+	}
+	if b.numbered {
+		return
+	}
+	b.first, b.numbered = l.mu.next, true
+	l.mu.next += Sequence(b.count)
+	binary.LittleEndian.PutUint64(b.data[offProducer:], uint64(l.mu.identity.id))
+	binary.LittleEndian.PutUint32(b.data[offEpoch:], uint32(l.mu.identity.epoch))
+	binary.LittleEndian.PutUint64(b.data[offSequence:], uint64(b.first))
+	Batch{b.data}.sign()
+}
+
+// sendHere appends a batch to the leader on this node. With an error nothing
+// was appended, and there is no answer.
+func (l *lane) sendHere(b *batch, r *replica) error {
+	if r.ending.Load() {
+		return ErrTopicDeleted
+	}
+	b.given = true
+	return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, a.Err) })
+}
+
+// sendAway sends a batch to the leader's node.
+func (l *lane) sendAway(b *batch, to target) {
+	m := l.p.m
+	request := encodeProduce(l.address, to.term, b.data)
+	l.p.spawn(func() {
+		m.stats.forwarded.Add(1)
+		response, err := m.call(l.p.life, to.node, methodProduce, request, 0)
+		var base storage.Offset
+		if err == nil {
+			base, err = decodeProduced(response)
+		}
+		m.noteRoute(l.address, l.place, to.node, err)
+		l.answered(b, base, err)
+	})
+}
+
+// answered takes in what became of a batch.
+func (l *lane) answered(b *batch, base storage.Offset, err error) {
+	l.mu.Lock()
+	if l.mu.ended != nil {
+		l.mu.Unlock()
+		return
+	}
+	out := l.answerLocked(nil, b, base, err)
+	out = l.pumpLocked(out)
+	l.mu.Unlock()
+	tell(out)
+	var fenced *FencedError
+	if errors.As(err, &fenced) {
+		l.p.fence(err)
+	}
+}
+
+func (l *lane) answerLocked(out []ending, b *batch, base storage.Offset, err error) []ending {
+	l.mu.out--
+	b.flying = false
+	if err == nil {
+		l.mu.pause, l.mu.last = backoff{}, nil
+		s := &l.p.m.stats
+		s.batches.Add(1)
+		s.records.Add(uint64(b.count))
+		s.bytes.Add(uint64(len(b.data)))
+		out = l.removeLocked(out, b, base, nil)
+	} else {
+		l.mu.last = err
+		out = l.failedLocked(out, b, err)
+	}
+	if l.mu.recovering && l.mu.ended == nil {
+		l.recoverLocked()
+	}
+	return out
+}
+
+// removeLocked takes a batch out of flight and ends its calls.
+func (l *lane) removeLocked(out []ending, b *batch, base storage.Offset, err error) []ending {
+	for i, other := range l.mu.flight {
+		if other == b {
+			l.mu.flight = append(l.mu.flight[:i], l.mu.flight[i+1:]...)
+			break
+		}
+	}
+	l.p.room.give(b.size)
+	return b.end(out, base, err)
+}
+
+// maxRenewed is how often a batch gets a new identity before its calls fail.
+const maxRenewed = 3
+
+// failedLocked decides what to do about a batch that was not acknowledged.
+func (l *lane) failedLocked(out []ending, b *batch, err error) []ending {
+	outcome := raftlog.OutcomeOf(err)
+	var fenced *FencedError
+	switch {
+	case errors.Is(err, ErrTopicIncarnationMismatch), errors.Is(err, ErrSealed), errors.Is(err, ErrTopicDeleted):
+		if errors.Is(err, ErrSealed) {
+			err = fmt.Errorf("%w (%w)", ErrTopicDeleted, err)
+		}
+		l.p.doubt(l)
+		return l.endLocked(out, err)
+	case errors.As(err, &fenced):
+		return l.endLocked(out, err)
+	case l.p.cfg.Anonymous:
+		if outcome != raftlog.OutcomeRetry {
+			return l.removeLocked(out, b, NoOffset, err)
+		}
+		l.mu.recovering = true
+		return out
+	case l.hopelessLocked(b, err):
+		l.mu.recovering, l.mu.renew = true, true
+		if b.renewed++; b.renewed > maxRenewed || outcome == raftlog.OutcomeUnknown {
+			return l.removeLocked(out, b, NoOffset, err)
+		}
+		return out
+	case outcome == raftlog.OutcomeRefused: // and leaves a gap
+		l.mu.recovering, l.mu.renew = true, true
+		return l.removeLocked(out, b, NoOffset, err)
+	}
+	b.unknown = b.unknown || outcome == raftlog.OutcomeUnknown
+	l.mu.recovering = true
+	return out
+}
+
+// hopelessLocked reports whether no repetition with the same numbers would ever
+// be appended.
+func (l *lane) hopelessLocked(b *batch, err error) bool {
+	if errors.Is(err, ErrUnknownProducer) {
+		return true
+	}
+	var order *OutOfOrderError
+	if !errors.As(err, &order) {
+		return false
+	}
+	// A gap closes when those before are appended, unless there are none.
+	return order.First < order.Next || l.mu.flight[0] == b
+}
+
+// recoverLocked begins to send again what failed, once all is answered.
+func (l *lane) recoverLocked() {
+	l.mu.recovering = true
+	l.trouble.Store(true)
+	if l.mu.out > 0 || l.mu.running {
+		return
+	}
+	l.mu.running = l.p.spawn(l.recover)
+}
+
+// recover waits and sends again, until something is on its way or there is
+// nothing left to send.
+func (l *lane) recover() {
+	for {
+		l.mu.Lock()
+		pause := l.mu.pause.next()
+		l.mu.Unlock()
+		l.rest(pause)
+		l.mu.Lock()
+		if l.mu.ended != nil || l.p.life.Err() != nil {
+			l.mu.running = false
+			l.mu.Unlock()
+			return
+		}
+		out := l.settleLocked(nil)
+		l.mu.recovering = false
+		out = l.pumpLocked(out)
+		done := !l.mu.recovering || l.mu.out > 0
+		if done {
+			l.mu.running = false
+			l.trouble.Store(l.mu.recovering)
+		}
+		l.mu.Unlock()
+		tell(out)
+		if done {
+			return
+		}
+	}
+}
+
+// rest waits, or until this node hears of a change of leader.
+func (l *lane) rest(d time.Duration) {
+	var changed <-chan struct{}
+	if r := l.p.m.replica(l.address); r != nil {
+		changed = r.changed.wait()
+		if r.leads() {
+			changed = nil // it refused for another reason
+		}
+	}
+	timer := l.p.m.cfg.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C():
+	case <-l.p.life.Done():
+	}
+}
+
+// settleLocked does what can be done only while nothing is on its way: it ends
+// what has waited too long, and numbers flight anew where that is needed.
+func (l *lane) settleLocked(out []ending) []ending {
+	if l.mu.renew {
+		for i := 0; i < len(l.mu.flight); {
+			if b := l.mu.flight[i]; b.unknown {
+				out = l.removeLocked(out, b, NoOffset, l.mu.last)
+			} else {
+				i++
+			}
+		}
+		l.renumberLocked(0)
+		l.mu.renew = false
+		l.mu.identity.used = true
+	}
+	return l.expireLocked(out)
+}
+
+// renumberLocked has all of flight numbered anew when it is sent.
+func (l *lane) renumberLocked(next Sequence) {
+	l.mu.next = next
+	for _, b := range l.mu.flight {
+		b.numbered = false
+	}
+}
+
+// expireLocked ends calls that have waited for a leader for CallTimeout and
+// certainly were not appended.
+func (l *lane) expireLocked(out []ending) []ending {
+	limit := l.p.m.cfg.Clock.Now().Add(-l.p.m.cfg.CallTimeout)
+	if l.mu.last == nil {
+		return out
+	}
+	err := &NoLeaderError{TopicPartition{l.topic, l.partition}, notSent(l.mu.last)}
+	for len(l.mu.queue) > 0 && l.mu.queue[0].since.Before(limit) {
+		c := l.mu.queue[0]
+		l.mu.queue = l.mu.queue[1:]
+		c.state = callEnded
+		l.waiting.Add(-int64(c.size))
+		l.p.room.give(c.size)
+		out = append(out, ending{c, ended{NoOffset, err}})
+	}
+	for _, b := range l.mu.flight {
+		if b.unknown || b.flying {
+			return out
+		}
+	}
+	if len(l.mu.flight) == 0 || !l.mu.flight[0].since.Before(limit) {
+		return out
+	}
+	first := l.mu.flight[0].first
+	for len(l.mu.flight) > 0 && l.mu.flight[0].since.Before(limit) {
+		out = l.removeLocked(out, l.mu.flight[0], NoOffset, err)
+	}
+	if l.mu.identity.id != 0 {
+		l.renumberLocked(first)
+	}
+	return out
+}
+
+// fail ends the lane and everything that waits in it.
+func (l *lane) fail(err error) {
+	l.mu.Lock()
+	var out []ending
+	if l.mu.ended == nil {
+		out = l.endLocked(nil, err)
+	}
+	l.mu.Unlock()
+	tell(out)
+}
+
+func (l *lane) endLocked(out []ending, err error) []ending {
+	l.mu.ended = err
+	l.over.Store(true)
+	for _, b := range l.mu.flight {
+		e := err
+		if b.unknown = b.unknown || b.flying; !b.unknown {
+			e = notSent(err)
+		}
+		l.p.room.give(b.size)
+		out = b.end(out, NoOffset, e)
+	}
+	for _, c := range l.mu.queue {
+		c.state = callEnded
+		l.p.room.give(c.size)
+		out = append(out, ending{c, ended{NoOffset, notSent(err)}})
+	}
+	l.mu.flight, l.mu.queue = nil, nil
+	l.waiting.Store(0)
+	l.p.drop(l)
+	return out
+}
+
+// drop forgets a lane that has ended.
+func (p *Producer) drop(l *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.lanes, l)
+}

@@ -1,0 +1,216 @@
+package topic
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+)
+
+// topicView is what a producer knows of a topic: as the metadata here said,
+// until they change.
+type topicView struct {
+	topic   metastore.Topic
+	lanes   []atomic.Pointer[lane] // by partition; made when needed
+	stale   <-chan struct{}        // closed when the metadata changed
+	suspect atomic.Bool            // a partition answered that this life has ended
+	current *atomic.Uint32         // the partition for records without keys
+}
+
+func (v *topicView) fresh() bool {
+	select {
+	case <-v.stale:
+		return false
+	default:
+		return !v.suspect.Load()
+	}
+}
+
+// view returns the topic that has the name.
+func (p *Producer) view(ctx context.Context, name string) (*topicView, error) {
+	p.mu.Lock()
+	v := p.mu.views[name]
+	p.mu.Unlock()
+	if v != nil && v.fresh() {
+		return v, nil
+	}
+	ctx, cancel := p.m.whileOpen(ctx)
+	defer cancel()
+	if err := p.m.caughtUp(ctx); err != nil {
+		return nil, err
+	}
+	if v != nil && v.suspect.Load() {
+		if err := p.m.cfg.Meta.Barrier(ctx); err != nil {
+			return nil, err
+		}
+	}
+	_, stale := p.m.cfg.Meta.Watch()
+	t, err := p.m.cfg.Meta.FindTopic(ctx, name)
+	if err != nil {
+		if errors.Is(err, metastore.ErrTopicNotFound) {
+			p.forget(name, v)
+		}
+		return nil, err
+	}
+	if t.State != metastore.TopicActive {
+		p.forget(name, v)
+		return nil, fmt.Errorf("%w: %q", metastore.ErrTopicDeleting, name)
+	}
+	return p.see(t, stale), nil
+}
+
+// see remembers a topic.
+func (p *Producer) see(t metastore.Topic, stale <-chan struct{}) *topicView {
+	v := &topicView{topic: t, stale: stale, current: new(atomic.Uint32), lanes: make([]atomic.Pointer[lane], len(t.Partitions))}
+	p.mu.Lock()
+	old := p.mu.views[t.Name]
+	if old != nil && old.topic.Incarnation == t.Incarnation {
+		v.current = old.current
+		for i := range min(len(v.lanes), len(old.lanes)) {
+			v.lanes[i].Store(old.lanes[i].Load())
+		}
+		old = nil
+	}
+	p.mu.views[t.Name] = v
+	p.mu.Unlock()
+	if old != nil {
+		old.end()
+	}
+	return v
+}
+
+// forget drops a topic that is not there any more.
+func (p *Producer) forget(name string, v *topicView) {
+	if v == nil {
+		return
+	}
+	p.mu.Lock()
+	if p.mu.views[name] == v {
+		delete(p.mu.views, name)
+	}
+	p.mu.Unlock()
+	v.end()
+}
+
+// end ends what waits for a life of a topic that is over.
+func (v *topicView) end() {
+	for i := range v.lanes {
+		if l := v.lanes[i].Load(); l != nil {
+			l.fail(ErrTopicDeleted)
+		}
+	}
+}
+
+// doubt has the next call look the topic up anew.
+func (p *Producer) doubt(l *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if v := p.mu.views[l.topic]; v != nil && v.topic.Incarnation == l.incarnation {
+		v.suspect.Store(true)
+	}
+}
+
+// caughtUp waits until this node knows which topics there are, no longer than
+// CallTimeout.
+func (m *Manager) caughtUp(ctx context.Context) error {
+	select {
+	case <-m.cfg.Meta.CaughtUp():
+		return nil
+	default:
+	}
+	ctx, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout)
+	defer cancel()
+	select {
+	case <-m.cfg.Meta.CaughtUp():
+		return nil
+	case <-ctx.Done():
+		return raftlog.Retry(fmt.Errorf("%w: %s: %w", metastore.ErrUnavailable, m.cfg.Meta.CatchingUp(), context.Cause(ctx)))
+	}
+}
+
+// lane returns the way to a partition.
+func (p *Producer) lane(v *topicView, partition uint32) *lane {
+	at := &v.lanes[partition]
+	if l := at.Load(); l != nil && !l.over.Load() {
+		return l
+	}
+	l := newLane(p, v, partition)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The newest view decides, so that one partition never has two lanes.
+	if now := p.mu.views[v.topic.Name]; now != nil && now.topic.Incarnation == v.topic.Incarnation {
+		at = &now.lanes[partition]
+	}
+	if known := at.Load(); known != nil && !known.over.Load() {
+		l = known
+	} else {
+		switch {
+		case p.mu.failed != nil:
+			l.mu.ended = p.mu.failed
+		case p.mu.closed:
+			l.mu.ended = ErrClosed
+		default:
+			p.mu.lanes[l] = true
+		}
+		at.Store(l)
+	}
+	v.lanes[partition].Store(l)
+	return l
+}
+
+// stickyBytes is how many bytes without keys wait for a partition before the
+// next one gets its turn.
+const stickyBytes = 16 << 10
+
+// choose returns the way to the partition for a key; nil is none.
+//
+// Records without keys go round, batch by batch: to the partition for which
+// some wait already, so that fewer and fuller batches travel, unless enough do
+// or it has no leader.
+func (p *Producer) choose(v *topicView, key []byte) *lane {
+	n := uint32(len(v.lanes))
+	if key != nil {
+		return p.lane(v, PartitionOf(key, n))
+	}
+	l := p.lane(v, v.current.Load()%n)
+	if waiting := l.waiting.Load(); waiting > 0 && waiting < stickyBytes && !l.leaderless() {
+		return l
+	}
+	for range n {
+		if l = p.lane(v, v.current.Add(1)%n); !l.leaderless() {
+			return l
+		}
+	}
+	return p.lane(v, v.current.Add(1)%n)
+}
+
+// PartitionOf returns the partition, of a topic with n, for records with the
+// key: the 31 low bits of MurmurHash2 of the key, seed 0x9747b28c, modulo n. It
+// is the choice that Kafka's own producers make, and never changes.
+func PartitionOf(key []byte, n uint32) uint32 { return murmur2(key) & 0x7fffffff % n }
+
+func murmur2(key []byte) uint32 {
+	const (
+		m    = 0x5bd1e995
+		seed = 0x9747b28c
+	)
+	h := seed ^ uint32(len(key))
+	for ; len(key) >= 4; key = key[4:] {
+		k := binary.LittleEndian.Uint32(key) * m
+		k ^= k >> 24
+		h = h*m ^ k*m
+	}
+	if len(key) > 0 {
+		for i := len(key) - 1; i >= 0; i-- {
+			h ^= uint32(key[i]) << (8 * i)
+		}
+		h *= m
+	}
+	h ^= h >> 13
+	h *= m
+	return h ^ h>>15
+}

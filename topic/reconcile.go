@@ -1,0 +1,278 @@
+package topic
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+const (
+	// openAtOnce is how many replicas are opened at the same time: those that
+	// are created share the syncs of the journal.
+	openAtOnce = 128
+
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// reconciler makes this node hold what the metadata assigns to it. It is
+// level-triggered: each pass looks at everything, whatever happened since the
+// last one, and what fails is tried again later and holds up nothing else.
+//
+// It is the only one to open and to end replicas; its own fields belong to its
+// goroutine.
+type reconciler struct {
+	*Manager
+	retries map[address]*retry
+	dirs    map[storage.Incarnation]*topicDir
+	swept   bool
+	pause   time.Duration // after a pass that failed as a whole
+}
+
+// retry is when a replica that could not be opened is tried again.
+type retry struct {
+	pause time.Duration
+	at    time.Time
+}
+
+// topicDir is the directory of a topic's life on this node.
+type topicDir struct {
+	storage.TopicDir
+	replicas map[storage.ReplicaID]bool
+}
+
+// run reconciles until the manager is closed. Nothing is opened before the
+// metadata has caught up: an old list must not make anything.
+func (rc *reconciler) run() {
+	select {
+	case <-rc.cfg.Meta.CaughtUp():
+	case <-rc.life.Done():
+		return
+	}
+	timer := rc.cfg.Clock.NewTimer(0)
+	defer timer.Stop()
+	for {
+		_, changed := rc.cfg.Meta.Watch()
+		next, err := rc.pass(rc.life)
+		if err != nil && rc.life.Err() == nil {
+			rc.pause = nextPause(rc.pause)
+			next = rc.pause
+			rc.cfg.Logger.Warn("topics could not be reconciled with the metadata", zap.Error(err), zap.Duration("again_in", next))
+		} else {
+			rc.pause = 0
+		}
+		var again <-chan time.Time
+		if next > 0 {
+			timer.Reset(next)
+			again = timer.C()
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-rc.life.Done():
+			return
+		}
+	}
+}
+
+func nextPause(last time.Duration) time.Duration {
+	return min(max(2*last, firstRetry), lastRetry)
+}
+
+// pass compares once. It returns when the next one is due whatever happens;
+// 0: none.
+func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
+	assigned, err := rc.cfg.Meta.ListAssignments(rc.cfg.Node)
+	if err != nil {
+		return 0, err
+	}
+	wanted := make(map[storage.Incarnation]bool)
+	var missing []metastore.NodeAssignment
+	for _, a := range assigned {
+		wanted[a.Topic.Incarnation] = true
+		at := addressOf(a)
+		if r := rc.replica(at); r == nil {
+			missing = append(missing, a)
+		} else if a.Topic.State == metastore.TopicDeleting {
+			r.end()
+		}
+	}
+	for at := range rc.retries {
+		if !wanted[at.incarnation] {
+			rc.forgive(at)
+		}
+	}
+	next := rc.openAll(ctx, missing)
+	if err := rc.purge(ctx, wanted); err != nil {
+		return 0, err
+	}
+	if len(rc.routes.hints) > 0 {
+		rc.routes.keep(rc.alive)
+	}
+	return next, nil
+}
+
+// alive reports whether the topic may still be there.
+func (m *Manager) alive(i storage.Incarnation) bool {
+	t, err := m.cfg.Meta.TopicByIncarnation(i)
+	return err != nil || t.State != metastore.TopicDeleted
+}
+
+func addressOf(a metastore.NodeAssignment) address {
+	return address{a.Topic.Incarnation, a.Partition.Index}
+}
+
+// openAll opens replicas side by side, and returns when the next one is due.
+func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssignment) time.Duration {
+	now := rc.cfg.Clock.Now()
+	var due []metastore.NodeAssignment
+	for _, a := range missing {
+		if r := rc.retries[addressOf(a)]; r == nil || !now.Before(r.at) {
+			due = append(due, a)
+		}
+	}
+	errs := make([]error, len(due))
+	dirs := rc.makeDirs(due, errs)
+	var group sync.WaitGroup
+	slots := make(chan struct{}, openAtOnce)
+	for i, a := range due {
+		if errs[i] != nil {
+			continue
+		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = rc.open(a, dirs[i])
+		})
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return 0
+	}
+	for i, a := range due {
+		rc.noteOpened(a, errs[i])
+	}
+	if len(due) > 0 {
+		rc.opened.flash()
+	}
+	return rc.nextRetry()
+}
+
+// makeDirs makes the directory of each topic once.
+func (rc *reconciler) makeDirs(due []metastore.NodeAssignment, errs []error) []string {
+	dirs := make([]string, len(due))
+	failed := map[storage.Incarnation]error{}
+	for i, a := range due {
+		inc := a.Topic.Incarnation
+		d := rc.dirs[inc]
+		if d == nil && failed[inc] == nil {
+			dir, err := rc.cfg.Store.CreateTopicDir(a.Topic.Name, inc)
+			if err != nil {
+				failed[inc] = err
+			} else {
+				d = rc.dir(storage.TopicDir{Dir: dir, Name: a.Topic.Name, Incarnation: inc})
+			}
+		}
+		if d == nil {
+			errs[i] = failed[inc]
+			continue
+		}
+		d.replicas[a.Replica] = true
+		dirs[i] = d.Dir
+	}
+	return dirs
+}
+
+func (rc *reconciler) dir(t storage.TopicDir) *topicDir {
+	d := rc.dirs[t.Incarnation]
+	if d == nil {
+		d = &topicDir{TopicDir: t, replicas: map[storage.ReplicaID]bool{}}
+		rc.dirs[t.Incarnation] = d
+	}
+	return d
+}
+
+// open opens one replica; the store knows it or it begins as the command that
+// created the topic says.
+func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
+	part, err := NewPartition(PartitionConfig{
+		Topic: a.Topic.Name, Partition: a.Partition.Index, Incarnation: a.Topic.Incarnation,
+		MaxPendingBytes: rc.cfg.MaxPendingBytes, Clock: rc.cfg.Clock, Builders: &rc.builders,
+	})
+	if err != nil {
+		return err
+	}
+	r := &replica{address: addressOf(a), name: a.Topic.Name, place: a.Partition, id: a.Replica, part: part}
+	r.lead.Store(&leadership{})
+	r.ending.Store(a.Topic.State == metastore.TopicDeleting)
+	begin := storage.Begin{Dir: storage.ReplicaDir(dir, a.Partition.Index, a.Replica), Index: 1, Term: 1}
+	peers := make(map[storage.ReplicaID]storage.NodeID, len(a.Partition.Replicas))
+	for _, p := range a.Partition.Replicas {
+		begin.Conf.Voters = append(begin.Conf.Voters, p.Replica)
+		peers[p.Replica] = p.Node
+	}
+	r.group, err = rc.cfg.Host.OpenGroup(raftlog.GroupOptions{
+		Group: a.Partition.Group, Replica: a.Replica, Peers: peers, Create: &begin, Machine: part, OnStatus: r.noteStatus,
+	})
+	if err != nil {
+		part.Close()
+		return err
+	}
+	part.Bind(r.group)
+	rc.mu.Lock()
+	rc.mu.replicas[r.address] = r
+	rc.mu.Unlock()
+	return nil
+}
+
+// noteOpened notes how an attempt ended. A failure is logged when it is first
+// met and then ever less often.
+func (rc *reconciler) noteOpened(a metastore.NodeAssignment, err error) {
+	at := addressOf(a)
+	if err == nil {
+		rc.forgive(at)
+		return
+	}
+	r := rc.retries[at]
+	if r == nil {
+		r = &retry{}
+		rc.retries[at] = r
+	}
+	r.pause = nextPause(r.pause)
+	r.at = rc.cfg.Clock.Now().Add(r.pause)
+	rc.mu.Lock()
+	known := rc.mu.failures[at]
+	rc.mu.failures[at] = err
+	rc.mu.Unlock()
+	if known == nil || known.Error() != err.Error() {
+		rc.cfg.Logger.Error("a replica cannot be opened; it is tried again",
+			zap.String("topic", a.Topic.Name), zap.Uint32("partition", a.Partition.Index),
+			zap.Stringer("replica", a.Replica), zap.Error(err))
+	}
+}
+
+// forgive forgets that a replica could not be opened.
+func (rc *reconciler) forgive(at address) {
+	delete(rc.retries, at)
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	delete(rc.mu.failures, at)
+}
+
+// nextRetry returns how long until a replica is to be tried again, 0: none is.
+func (rc *reconciler) nextRetry() time.Duration {
+	var next time.Duration
+	now := rc.cfg.Clock.Now()
+	for _, r := range rc.retries {
+		if wait := max(r.at.Sub(now), time.Millisecond); next == 0 || wait < next {
+			next = wait
+		}
+	}
+	return next
+}

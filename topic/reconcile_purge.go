@@ -1,0 +1,156 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// purge ends what no record of the metadata names any more: replicas are set
+// aside, for good and durably, and their directory is moved to quarantine.
+// Nothing is removed.
+func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]bool) error {
+	if !rc.swept {
+		if err := rc.sweep(ctx); err != nil {
+			return err
+		}
+		rc.swept = true
+	}
+	var errs []error
+	for inc, d := range rc.dirs {
+		if wanted[inc] {
+			continue
+		}
+		if err := rc.purgeTopic(ctx, d); err != nil {
+			errs = append(errs, fmt.Errorf("topic: purge %s: %w", d.Dir, err))
+			continue
+		}
+		delete(rc.dirs, inc)
+	}
+	return errors.Join(errs...)
+}
+
+// sweep takes stock of the directories that earlier processes left. What is
+// unknown after a linearizable read was not made since.
+func (rc *reconciler) sweep(ctx context.Context) error {
+	found, err := rc.cfg.Store.TopicDirs()
+	if err != nil {
+		return err
+	}
+	if err := rc.cfg.Meta.Barrier(ctx); err != nil {
+		return err
+	}
+	assigned, err := rc.cfg.Meta.ListAssignments(rc.cfg.Node)
+	if err != nil {
+		return err
+	}
+	named := map[storage.Incarnation]string{}
+	for _, a := range assigned {
+		named[a.Topic.Incarnation] = a.Topic.Name
+	}
+	for _, t := range found {
+		name, ok := named[t.Incarnation]
+		switch {
+		case ok && name == t.Name:
+			if t.Foreign != nil {
+				rc.cfg.Logger.Error("a topic's directory is not what its name says", zap.String("dir", t.Dir), zap.Error(t.Foreign))
+			}
+		case ok || t.Name == "": // no replica can have been opened in it
+			if err := rc.quarantine(t, "its name is not that of a topic"); err != nil {
+				return err
+			}
+		default:
+			rc.dir(t)
+		}
+	}
+	for _, st := range rc.cfg.Store.Replicas() {
+		if st.Status != storage.ReplicaLive {
+			continue
+		}
+		for _, d := range rc.dirs {
+			if below(st.Dir, d.Dir) {
+				d.replicas[st.Replica] = true
+			}
+		}
+	}
+	return nil
+}
+
+// below reports whether a replica's directory is in a topic's.
+func below(replica, topic string) bool {
+	return len(replica) > len(topic) && replica[:len(topic)] == topic && replica[len(topic)] == '/'
+}
+
+func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) error {
+	t, err := rc.cfg.Meta.TopicByIncarnation(d.Incarnation)
+	reason := "no record of the metadata names it"
+	switch {
+	case err == nil && t.State == metastore.TopicDeleted:
+		reason = "deleted"
+	case err == nil:
+		return nil // a record came since, which is for the next pass
+	case !errors.Is(err, metastore.ErrTopicNotFound):
+		return err
+	}
+	if err := rc.setAside(ctx, d); err != nil {
+		return err
+	}
+	return rc.quarantine(d.TopicDir, reason)
+}
+
+func (rc *reconciler) quarantine(t storage.TopicDir, reason string) error {
+	err := rc.cfg.Store.QuarantineTopic(t, reason)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // an attempt that failed later on has moved it
+	}
+	if err == nil {
+		rc.cfg.Logger.Info("a topic's directory was moved to quarantine", zap.String("dir", t.Dir), zap.String("reason", reason))
+	}
+	return err
+}
+
+// setAside takes all replicas of a topic out of use, side by side.
+func (rc *reconciler) setAside(ctx context.Context, d *topicDir) error {
+	rc.drop(d.Incarnation)
+	var group sync.WaitGroup
+	errs := make(chan error, len(d.replicas))
+	slots := make(chan struct{}, openAtOnce)
+	for id := range d.replicas {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			err := rc.cfg.Host.SetAside(ctx, id)
+			if err != nil && !errors.Is(err, raftlog.ErrUnknownReplica) {
+				errs <- err
+			}
+		})
+	}
+	group.Wait()
+	close(errs)
+	return <-errs
+}
+
+// drop ends the calls of a topic's replicas and forgets them.
+func (rc *reconciler) drop(i storage.Incarnation) {
+	var gone []*replica
+	rc.mu.Lock()
+	for a, r := range rc.mu.replicas {
+		if a.incarnation == i {
+			gone = append(gone, r)
+			delete(rc.mu.replicas, a)
+		}
+	}
+	rc.mu.Unlock()
+	for _, r := range gone {
+		r.end()
+		r.part.Close()
+	}
+}

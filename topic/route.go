@@ -1,0 +1,160 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// routes remembers where the leaders of partitions are of which this node
+// holds no replica: what answers said last, or else a guess, beginning with the
+// preferred leader. Of the others the replica here knows.
+type routes struct {
+	mu    sync.Mutex
+	hints map[address]hint
+}
+
+type hint struct {
+	node storage.NodeID
+	sure bool // the last call there succeeded, or another node named it
+}
+
+// find returns where to send, and whether the leader is believed to be there.
+func (r *routes) find(a address, p metastore.Partition) (storage.NodeID, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h, ok := r.hints[a]; ok {
+		return h.node, h.sure
+	}
+	return p.Replicas[0].Node, true
+}
+
+// found notes that the leader is at node.
+func (r *routes) found(a address, node storage.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hints == nil {
+		r.hints = map[address]hint{}
+	}
+	r.hints[a] = hint{node: node, sure: true}
+}
+
+// failed notes that node did not lead, and what it said of the leader: the
+// next guess is there, or else at the next replica.
+func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, says *raftlog.NotLeaderError) {
+	if says != nil && says.Node != 0 && says.Node != node {
+		r.found(a, says.Node)
+		return
+	}
+	next := p.Replicas[0].Node
+	for i, at := range p.Replicas {
+		if at.Node == node {
+			next = p.Replicas[(i+1)%len(p.Replicas)].Node
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hints == nil {
+		r.hints = map[address]hint{}
+	}
+	r.hints[a] = hint{node: next}
+}
+
+// keep forgets the partitions of topics that are gone.
+func (r *routes) keep(alive func(storage.Incarnation) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a := range r.hints {
+		if !alive(a.incarnation) {
+			delete(r.hints, a)
+		}
+	}
+}
+
+// target is where records of a partition are to be sent.
+type target struct {
+	here *replica       // not nil: this node leads
+	node storage.NodeID // else: who is believed to lead; 0: nobody
+	term storage.Term   // of that leader, as far as it is known
+	sure bool           // there is reason to believe it
+}
+
+// leaderOf returns where the leader of a partition is believed to be.
+func (m *Manager) leaderOf(a address, p metastore.Partition) target {
+	if r := m.informed(a); r != nil {
+		if r.leads() {
+			return target{here: r, sure: true}
+		}
+		if node, term := r.leader(); node != m.cfg.Node {
+			return target{node: node, term: term, sure: node != 0}
+		}
+		return target{}
+	}
+	node, sure := m.routes.find(a, p)
+	if node == m.cfg.Node { // it is not open here, or failed: ask another one
+		for _, at := range p.Replicas {
+			if at.Node != m.cfg.Node {
+				return target{node: at.Node, sure: false}
+			}
+		}
+		return target{}
+	}
+	return target{node: node, sure: sure}
+}
+
+// informed returns the replica here that knows where the leader is, if there is
+// one and it still takes part.
+func (m *Manager) informed(a address) *replica {
+	r := m.replica(a)
+	if r == nil || r.lead.Load().role == raftlog.RoleResigned {
+		return nil
+	}
+	return r
+}
+
+// noteRoute notes how a call to a partition's leader ended.
+func (m *Manager) noteRoute(a address, p metastore.Partition, node storage.NodeID, err error) {
+	if m.informed(a) != nil {
+		return // it knows better
+	}
+	var notLeader *raftlog.NotLeaderError
+	switch {
+	case err == nil:
+		m.routes.found(a, node)
+	case errors.As(err, &notLeader):
+		m.routes.failed(a, p, node, notLeader)
+	case raftlog.OutcomeOf(err) != raftlog.OutcomeRefused:
+		m.routes.failed(a, p, node, nil)
+	}
+}
+
+// backoff waits longer from time to time.
+type backoff struct{ last time.Duration }
+
+const (
+	firstBackoff = 10 * time.Millisecond
+	lastBackoff  = 500 * time.Millisecond
+)
+
+// next returns how long to wait now.
+func (b *backoff) next() time.Duration {
+	b.last = min(max(2*b.last, firstBackoff), lastBackoff)
+	return b.last
+}
+
+// wait waits, or until ctx ends or the channel is closed, which may be nil.
+func (b *backoff) wait(ctx context.Context, c clock.Clock, sooner <-chan struct{}) {
+	timer := c.NewTimer(b.next())
+	defer timer.Stop()
+	select {
+	case <-sooner:
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
