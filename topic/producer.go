@@ -85,6 +85,7 @@ type Producer struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	room    budget
+	calls   callPool
 
 	mu struct {
 		sync.Mutex
@@ -207,7 +208,7 @@ func (p *Producer) prepare(ctx context.Context, topic string, records []Record) 
 func (p *Producer) produce(ctx context.Context, l *lane, records []Record) ([]Position, error) {
 	n, size := fitting(records, l.limit)
 	if n == len(records) {
-		c := newCall(records, size)
+		c := p.calls.get(records, size)
 		if err := p.begin(ctx, l, c); err != nil {
 			return nil, err
 		}
@@ -279,7 +280,7 @@ type part struct {
 }
 
 func (g *gathering) begin(ctx context.Context, p *Producer, l *lane, records []Record, size int, places []int) {
-	c := newCall(records, size)
+	c := p.calls.get(records, size)
 	err := p.begin(ctx, l, c)
 	g.parts = append(g.parts, part{call: c, lane: l, count: len(records), places: places, err: err})
 	if places == nil {

@@ -15,6 +15,7 @@ import (
 // records belong to the caller and are read until the call is claimed for a
 // batch, or ended, both under the lock of its lane.
 type call struct {
+	pool    *callPool
 	lane    *lane
 	records []Record
 	size    int // taken of the producer's room
@@ -41,11 +42,14 @@ type ended struct {
 	err  error
 }
 
-// calls keeps calls, and above all their channels, for reuse.
-var calls = sync.Pool{New: func() any { return &call{ready: make(chan ended, 1)} }}
+// callPool keeps calls, and above all their channels, for reuse.
+type callPool struct{ pool sync.Pool }
 
-func newCall(records []Record, size int) *call {
-	c := calls.Get().(*call)
+func (p *callPool) get(records []Record, size int) *call {
+	c, ok := p.pool.Get().(*call)
+	if !ok {
+		c = &call{pool: p, ready: make(chan ended, 1)}
+	}
 	c.records, c.size, c.state = records, size, callNew
 	return c
 }
@@ -66,7 +70,7 @@ func (c *call) wait(ctx context.Context) (storage.Offset, error) {
 
 func (c *call) free() {
 	c.lane, c.records = nil, nil
-	calls.Put(c)
+	c.pool.pool.Put(c)
 }
 
 // end tells the caller. The lane's lock is not held: done is foreign code.
