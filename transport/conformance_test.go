@@ -14,7 +14,7 @@ import (
 	"github.com/stelelog/stele/transport/transporttest"
 )
 
-// Property: L2, L3, L4
+// Property: L1, L2, L3, L4 (red: handlers called without recover; calls counted in a package variable; Close without waiting, or without severing streams; a call that does not look at its context; open: other packages)
 func TestMemoryConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		In: func(t *testing.T, body func(t *testing.T)) { synctest.Test(t, body) },
@@ -34,6 +34,7 @@ func TestMemoryConformance(t *testing.T) {
 	})
 }
 
+// Property: L1, L2, L3 (red: handlers called without recover; calls counted in a package variable; Close without closing connections, without waiting, or done twice; open: other packages)
 func TestTCPConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		Make: func(t *testing.T) transporttest.Network {

@@ -19,9 +19,9 @@
 // bulk and calls, made when first needed, and one to each stream. So bulk never
 // delays a heartbeat, and a call never waits behind replication:
 //
-//	 Send(peer, Append) --> queue (bytes bounded) --> writer ==TCP==> reader --> HandleFrame
-//	 Call(peer)         --> queue (bytes bounded) --> writer ==TCP==> reader --> HandleCall
-//	                                     caller <-- reader <==TCP== writer <-- queue <--'
+//	Send(peer, Append) --> queue (bytes bounded) --> writer ==TCP==> reader --> HandleFrame
+//	Call(peer)         --> queue (bytes bounded) --> writer ==TCP==> reader --> HandleCall
+//	                                    caller <-- reader <==TCP== writer <-- queue <--'
 //
 // A connection belongs to the side that dialled it; two nodes that talk have
 // one in each direction. The peer that is dialled never sends anything of its

@@ -87,6 +87,23 @@ func framesAreCopies(t *testing.T, net Network) {
 	}
 }
 
+func framePanics(t *testing.T, net Network) {
+	a, b := two(t, net, func(n *node) {
+		record := n.frames
+		n.frame = func(from transport.Peer, class transport.Class, data []byte) {
+			if string(data) == "bad" {
+				panic("a bug of the host")
+			}
+			record <- frame{from, class, data}
+		}
+	})
+	a.Send(b.Addr(), transport.Append, []byte("bad"))
+	eventually(t, "frames arrive again", func() bool {
+		a.Send(b.Addr(), transport.Append, []byte("good"))
+		return len(b.frames) > 0
+	})
+}
+
 func bulkDelaysNothing(t *testing.T, net Network) {
 	release, blocked := make(chan struct{}), make(chan struct{}, 1)
 	a, b := two(t, net, func(n *node) {

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,6 +122,37 @@ func manyUsers(t *testing.T, net Network) {
 	eventually(t, "all frames", func() bool { return frames.Load() == users*rounds })
 }
 
+func closeWaits(t *testing.T, net Network) {
+	began, ended, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var returned atomic.Bool
+	a, b := two(t, net, func(n *node) {
+		n.call = func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
+			close(began)
+			<-ctx.Done()
+			close(ended)
+			<-release // a handler that takes its time
+			returned.Store(true)
+			return nil, nil
+		}
+	})
+	go func() { _, _ = a.Call(within(t), b.Addr(), "m", nil) }()
+	next(t, began)
+	closed := make(chan bool, 2)
+	for range 2 {
+		go func() {
+			_ = b.Close()
+			closed <- returned.Load()
+		}()
+	}
+	next(t, ended)
+	for range 1000 {
+		runtime.Gosched()
+	}
+	close(release)
+	require.True(t, next(t, closed), "Close returned before the handler")
+	require.True(t, next(t, closed), "the second Close returned before the handler")
+}
+
 func closeWhileBusy(t *testing.T, net Network) {
 	ignore := goleak.IgnoreCurrent()
 	a, b := two(t, net, func(n *node) {
@@ -200,4 +232,6 @@ func shareNothing(t *testing.T, net Network) {
 	require.NoError(t, a.Close())
 	_, err = c.Call(within(t), b.Addr(), "m", nil)
 	require.NoError(t, err, "closing one leaves others alone")
+	require.EqualValues(t, 2, c.Stats().Calls)
+	require.Zero(t, c.Stats().CallsServed)
 }

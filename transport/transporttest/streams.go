@@ -83,10 +83,14 @@ func streamBackPressure(t *testing.T, net Network) {
 		result <- s.CloseWrite()
 	}()
 	eventually(t, "something is written", func() bool { return written.Load() > 0 })
-	// What is between the ends may take some; time for it to take all.
-	for range 300 {
+	// What is between the ends may take some. When nothing moved during many
+	// calls, the writer waits, or it has written all.
+	for seen, still := int64(0), 0; still < 200; still++ {
 		_, err := a.Call(within(t), b.Addr(), "m", pattern(1, 10_000))
 		require.NoError(t, err)
+		if now := written.Load(); now != seen {
+			seen, still = now, 0
+		}
 	}
 	require.Less(t, written.Load(), int64(size), "nobody reads, so the writer must wait")
 	close(release)
@@ -176,6 +180,27 @@ func streamBroken(t *testing.T, net Network) {
 	err = next(t, ended)
 	require.ErrorIs(t, err, transport.ErrInterrupted)
 	require.NotErrorIs(t, err, io.EOF)
+}
+
+func streamOpenerCloses(t *testing.T, net Network) {
+	ended := make(chan error, 1)
+	a, b := two(t, net, func(n *node) {
+		n.stream = func(ctx context.Context, _ transport.Peer, _ string, s transport.Stream) error {
+			_, _ = s.Write([]byte("hello"))
+			err := readUntilError(s)
+			<-ctx.Done()
+			ended <- err
+			return err
+		}
+	})
+	s := open(t, a, b, "m")
+	_, err := io.ReadFull(s, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	err = readUntilError(s)
+	require.ErrorIs(t, err, transport.ErrInterrupted)
+	require.ErrorIs(t, err, transport.ErrClosed)
+	require.ErrorIs(t, next(t, ended), transport.ErrInterrupted)
 }
 
 func streamContext(t *testing.T, net Network) {

@@ -71,6 +71,7 @@ func subtests() []subtest {
 		{"frames of every size up to the limit", frameSizes},
 		{"a frame over the limit is lost alone", frameTooLarge},
 		{"receivers own their frames", framesAreCopies},
+		{"a panic of a handler does not end the host", framePanics},
 		{"bulk does not delay control, append or calls", bulkDelaysNothing},
 		{"a call is answered", callAnswered},
 		{"a node can call itself", callSelf},
@@ -92,6 +93,7 @@ func subtests() []subtest {
 		{"a handler may close its stream", streamHandlerCloses},
 		{"a handler that returned ends writes", streamHandlerLeaves},
 		{"a broken stream does not look like its end", streamBroken},
+		{"closing the opener breaks its streams", streamOpenerCloses},
 		{"a context ends a stream at both sides", streamContext},
 		{"closing a stream reaches the handler", streamClosed},
 		{"another cluster is refused and learns nothing", otherCluster},
@@ -100,6 +102,7 @@ func subtests() []subtest {
 		{"starting", starting},
 		{"use after close", useAfterClose},
 		{"many users at once", manyUsers},
+		{"close waits for handlers", closeWaits},
 		{"close while busy", closeWhileBusy},
 		{"two transports share nothing", shareNothing},
 	}
