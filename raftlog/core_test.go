@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/cryptotest"
 
 	"github.com/stelelog/stele/storage"
 	"github.com/stretchr/testify/require"
@@ -16,8 +17,11 @@ type bench struct {
 	t     *testing.T
 	cores map[ReplicaID]*bencher
 	ids   []ReplicaID
-	drop  func(*pb.Message) bool
+	drop  func(anyMessage) bool
+	watch func(*bencher) // sees effects before they are carried out
 }
+
+type anyMessage = *pb.Message
 
 type bencher struct {
 	core    *Core
@@ -77,15 +81,25 @@ func created(group GroupID, self ReplicaID, voters ...ReplicaID) storage.Replica
 }
 
 func newBench(t *testing.T, opts CoreOptions, voters ...ReplicaID) *bench {
-	b := &bench{t: t, cores: map[ReplicaID]*bencher{}, ids: voters}
+	b := emptyBench(t, voters...)
 	for _, id := range voters {
 		b.open(created(7, id, voters...), &memoryLog{}, opts)
 	}
 	return b
 }
 
+// emptyBench repeats the election timeouts that raft draws.
+func emptyBench(t *testing.T, ids ...ReplicaID) *bench {
+	cryptotest.SetGlobalRandom(t, 1)
+	return &bench{t: t, cores: map[ReplicaID]*bencher{}, ids: ids}
+}
+
 func (b *bench) open(st storage.ReplicaState, log *memoryLog, opts CoreOptions) *bencher {
-	core, err := NewCore(CoreConfig{State: st, Older: log, ReadNonce: uint64(st.Replica), Options: opts})
+	return b.openWith(st, log, opts, nil)
+}
+
+func (b *bench) openWith(st storage.ReplicaState, log *memoryLog, opts CoreOptions, machine *AppliedState) *bencher {
+	core, err := NewCore(CoreConfig{State: st, Machine: machine, Older: log, ReadNonce: uint64(st.Replica), Options: opts})
 	require.NoError(b.t, err)
 	r := &bencher{core: core, log: log, props: map[ProposalID]ProposalEvent{}, reads: map[ReadID]ReadEvent{}}
 	b.cores[st.Replica] = r
@@ -107,6 +121,9 @@ func (b *bench) settle() {
 
 func (b *bench) run(r *bencher) {
 	r.core.Effects(&r.fx)
+	if b.watch != nil {
+		b.watch(r)
+	}
 	for _, ev := range r.fx.Proposals {
 		r.props[ev.ID] = ev
 	}
@@ -158,16 +175,28 @@ func (r *bencher) apply() {
 func (b *bench) elect(id ReplicaID) *bencher {
 	r := b.cores[id]
 	for i := 0; i < 100 && r.core.Status().Role != RoleLeaderActive; i++ {
-		for _, other := range b.ids {
-			if other != id {
-				continue
-			}
-			b.cores[other].core.Tick()
-		}
-		b.settle()
+		b.tick(id, 1)
 	}
 	require.Equal(b.t, RoleLeaderActive, r.core.Status().Role)
 	return r
+}
+
+func (b *bench) tick(id ReplicaID, n int) {
+	for range n {
+		b.cores[id].core.Tick()
+		b.settle()
+	}
+}
+
+// patient lets replicas wait out their leader without campaigning, so that
+// they will vote for another.
+func (b *bench) patient(ids ...ReplicaID) {
+	drop := b.drop
+	b.drop = func(m anyMessage) bool { return m.GetType() == pb.MsgPreVote || drop != nil && drop(m) }
+	for _, id := range ids {
+		b.tick(id, 10)
+	}
+	b.drop = drop
 }
 
 func TestCoreReplicates(t *testing.T) {
