@@ -14,12 +14,11 @@ type breakage struct {
 	noRotation        bool // open goes on behind the last valid round
 	noRewrite         bool // open believes the table that it read
 	syncWithoutWrite  bool // open syncs the table that it read, as it is
+	durableFirst      bool // open overwrites first the copy that it has synced
 	reuseAboveProven  bool // open takes the file of the newest generation
+	neverProveNewest  bool // generations of killed opens are kept however many
 	anyGeneration     bool // a round is valid whatever life of the file it is of
 	sameGeneration    bool // generation numbers and salts come again
 	noSearch          bool // nothing is looked for behind the first bad round
 	closedMayEndShort bool // a closed generation may end before its proven end
-	firstRoundTorn    bool // a generation exists when its header is valid
-	commitAsWritten   bool // a commit below what was applied is left so
-	oneCopy           bool // open rewrites both copies before the new generation
 }

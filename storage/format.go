@@ -27,7 +27,8 @@ import (
 //
 // A round begins on a page of 4096 bytes. Its header:
 //
-//	 0  u32  crc32c, by the key, of bytes 4..64 of the header
+//	 0  u32  crc32c of bytes 4..64 of the header, begun not at 0 but at the key:
+//	         its two halves, one xor the other
 //	 4  4    "SJR" and the version, 1
 //	 8  u64  generation, from 1
 //	16  u64  salt of the generation: random, drawn anew each time
@@ -117,9 +118,7 @@ func pageAlign(n int64) int64 { return (n + pageSize - 1) &^ (pageSize - 1) }
 
 // headerCRC is the checksum of a round's header by the directory's key.
 func headerCRC(key uint64, header []byte) uint32 {
-	var k [8]byte
-	binary.LittleEndian.PutUint64(k[:], key)
-	return crc32.Update(crc32.Checksum(k[:], castagnoli), castagnoli, header[4:headerSize])
+	return crc32.Update(uint32(key)^uint32(key>>32), castagnoli, header[4:headerSize])
 }
 
 // putRoundHeader writes h over the first 64 bytes of b.

@@ -56,9 +56,10 @@ type journal struct {
 	// mu may be taken while either of the others is held.
 	mu struct {
 		sync.Mutex
-		failed error // sticky
-		files  []journalFile
-		copies [2]tableAt
+		failed     error // sticky
+		files      []journalFile
+		lastNumber uint64 // of a file
+		copies     [2]tableAt
 		// switched tells a running checkpoint which logs are gone since its
 		// states were captured: the replica's newest reset, or gone.
 		switched      map[ReplicaID]uint64

@@ -21,10 +21,8 @@ func (j *journal) takeFile(generation, salt uint64) (_ journalFile, isNew bool) 
 		f.generation, f.salt = generation, salt
 		return *f, false
 	}
-	f := journalFile{number: 1, generation: generation, salt: salt}
-	for i := range j.mu.files {
-		f.number = max(f.number, j.mu.files[i].number+1)
-	}
+	j.mu.lastNumber++
+	f := journalFile{number: j.mu.lastNumber, generation: generation, salt: salt}
 	j.mu.files = append(j.mu.files, f)
 	return f, true
 }
@@ -50,23 +48,30 @@ func (j *journal) freeLocked() []*journalFile {
 // A removal that a crash undoes brings back a file that is as free as before,
 // so there is nothing to sync, and one that fails costs only the space.
 func (j *journal) dropFiles() {
+	for _, f := range j.surplus() {
+		if err := j.fs.Remove(j.path(journalName(f.number))); err != nil && !isMissing(err) {
+			j.logger.Warn("cannot remove a journal file that is of no use any more",
+				zap.String("file", journalName(f.number)), zap.Error(err))
+		}
+	}
+}
+
+// surplus takes the files that are to be removed out of the list. Their numbers
+// are not used again by this process.
+func (j *journal) surplus() []journalFile {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	kept := 0
-	drop := map[uint64]bool{}
+	var drop []journalFile
 	for _, f := range j.freeLocked() {
 		if kept < spareFiles && f.size <= 2*j.target {
 			kept++
 			continue
 		}
-		if err := j.fs.Remove(j.path(journalName(f.number))); err != nil && !isMissing(err) {
-			j.logger.Warn("cannot remove a journal file that is of no use any more",
-				zap.String("file", journalName(f.number)), zap.Error(err))
-			continue
-		}
-		drop[f.number] = true
+		drop = append(drop, *f)
 	}
-	j.mu.files = slices.DeleteFunc(j.mu.files, func(f journalFile) bool { return drop[f.number] })
+	j.mu.files = slices.DeleteFunc(j.mu.files, func(f journalFile) bool { return slices.Contains(drop, f) })
+	return drop
 }
 
 // saltOf returns the salt of a generation that this process wrote.

@@ -112,6 +112,9 @@ func (j *journal) settle(r *recovered) error {
 	t := r.copies[r.newest]
 	j.key = t.key
 	j.mu.files = r.files
+	for _, f := range r.files {
+		j.mu.lastNumber = max(j.mu.lastNumber, f.number)
+	}
 	for slot, c := range r.copies {
 		if c != nil {
 			j.mu.copies[slot] = tableAt{c.generation, c.salt}
@@ -129,7 +132,7 @@ func (j *journal) settle(r *recovered) error {
 	if err := syncDir(j.fs, j.dir); err != nil {
 		return fmt.Errorf("storage: sync %s: %w", j.dir, err)
 	}
-	if r.rivals >= 2 {
+	if r.rivals >= 2 && !j.broken.neverProveNewest {
 		if err := j.proveNewest(r, durable); err != nil {
 			return err
 		}
@@ -140,7 +143,7 @@ func (j *journal) settle(r *recovered) error {
 	}
 	generation := max(r.highest, j.mu.copies[0].generation, j.mu.copies[1].generation) + 1
 	if j.broken.sameGeneration {
-		generation = r.end.generation + 1
+		generation = r.proven.generation + 1
 	}
 	if err := j.begin(generation, prev, r.atProven, r.after); err != nil {
 		return err
@@ -168,6 +171,9 @@ func (j *journal) proveCopy(r *recovered) (slot int, err error) {
 // is the second. The states are those at the generation's start.
 func (j *journal) moveTable(at position, states []ReplicaState, durable int) error {
 	t := &tableCopy{generation: at.generation, salt: at.salt, key: j.key, rows: rowsOf(states)}
+	if j.broken.durableFirst {
+		durable = 1 - durable
+	}
 	for _, slot := range [...]int{1 - durable, durable} {
 		if err := j.writeCopy(slot, t); err != nil {
 			return err

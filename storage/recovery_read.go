@@ -8,7 +8,7 @@ import (
 
 // recovered is what the files of a journal say, before anything is changed.
 type recovered struct {
-	copies    [2]*tableCopy // nil: torn, or not reached by the newest generation
+	copies    [2]*tableCopy // nil: torn
 	newest    int           // index of the copy that was replayed from
 	files     []journalFile
 	highest   uint64   // no number of a generation above it was seen
@@ -114,9 +114,6 @@ func (r *recovered) readFiles(s *scan) error {
 	if err := s.search(newest, r.end.offset); err != nil {
 		return err
 	}
-	if err := r.followOlder(s); err != nil {
-		return err
-	}
 	if err := r.settleProven(p); err != nil {
 		return &DamageError{Path: newest.path, Offset: r.lastRound.offset, Reason: err.Error()}
 	}
@@ -155,11 +152,6 @@ func (s *scan) chain(newest *scannedFile, to tableAt) ([]link, *DamageError) {
 // replayChain replays all rounds of the chain but the last valid one.
 func (r *recovered) replayChain(s *scan, chain []link) (*replay, error) {
 	p := newReplay(r.copies[r.newest].rows)
-	if !s.broken.commitAsWritten {
-		for _, st := range p.states {
-			st.Hard.Commit = max(st.Hard.Commit, st.Log.LastIndex)
-		}
-	}
 	for _, l := range chain {
 		at := int64(0)
 		for l.open || at < l.end {
@@ -184,33 +176,6 @@ func (r *recovered) replayChain(s *scan, chain []link) (*replay, error) {
 		r.end = position{l.file.first.generation, l.file.first.salt, at}
 	}
 	return p, nil
-}
-
-// followOlder gives up the older copy of the table if the generations behind
-// it are not whole: then it is as good as torn.
-func (r *recovered) followOlder(s *scan) error {
-	t, older := r.copies[r.newest], r.copies[1-r.newest]
-	if older == nil {
-		return nil
-	}
-	chain, damage := s.chain(s.find(t.generation, t.salt), tableAt{older.generation, older.salt})
-	whole := damage == nil
-	for _, l := range chain {
-		if !whole {
-			break
-		}
-		if l.open {
-			continue // replayed
-		}
-		var err error
-		if whole, err = l.file.endsAt(l.end); err != nil {
-			return err
-		}
-	}
-	if !whole {
-		r.copies[1-r.newest] = nil
-	}
-	return nil
 }
 
 // settleProven decides what of the rounds is proven, and captures the states
@@ -248,6 +213,9 @@ func (r *recovered) noteFiles(s *scan) {
 			note.generation, note.salt = f.first.generation, f.first.salt
 			if f.first.generation > r.proven.generation {
 				r.rivals++
+				if s.broken.reuseAboveProven {
+					note.generation = 0
+				}
 			}
 		}
 		r.files = append(r.files, note)

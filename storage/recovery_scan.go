@@ -187,23 +187,6 @@ func (f *scannedFile) round(at int64) (*round, error) {
 	return &round{roundHeader: h, frames: frames}, nil
 }
 
-// endsAt reports whether the generation's rounds are valid and one of them ends
-// at end.
-func (f *scannedFile) endsAt(end int64) (bool, error) {
-	at := int64(0)
-	for at < end {
-		h, ok, err := f.header(at)
-		if err != nil || !ok {
-			return false, err
-		}
-		if body, err := f.body(h); err != nil || body == nil {
-			return false, err
-		}
-		at = h.end()
-	}
-	return at == end, nil
-}
-
 // search looks for a round that can only have been written after the one that
 // should be at reached, the first that is not valid in the newest generation,
 // was synced: then that is not a torn tail.
@@ -211,7 +194,11 @@ func (s *scan) search(newest *scannedFile, reached int64) error {
 	if s.broken.noSearch {
 		return nil
 	}
-	buf := make([]byte, 1<<20)
+	size := int64(pageSize)
+	for _, f := range s.files {
+		size = max(size, min(f.size, 1<<20))
+	}
+	buf := make([]byte, size)
 	for _, f := range s.files {
 		from := int64(pageSize)
 		if f == newest {

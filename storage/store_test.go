@@ -10,7 +10,7 @@ import (
 )
 
 func testConfig(fs storage.FS) storage.Config {
-	return storage.Config{FS: fs, Dir: "/node", Name: "n", Cluster: "c", JournalFileSize: 64 << 10, SegmentSize: 8 << 10}
+	return storage.Config{FS: fs, Dir: "/node", Name: "n", Cluster: "c", JournalFileSize: 32 << 10, SegmentSize: 8 << 10}
 }
 
 func begin(index storage.Index, voters ...storage.ReplicaID) *storage.Begin {

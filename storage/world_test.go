@@ -1,0 +1,616 @@
+package storage_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/stelelog/stele/internal/simfs"
+	"github.com/stelelog/stele/storage"
+)
+
+// world is a node that is driven at random and crashed, beside a model of what
+// it has promised: what a WriteRound or Rotate that returned nil held, or an
+// Open that returned.
+type world struct {
+	cfg  storage.Config
+	rng  *rand.Rand
+	fs   *simfs.FS
+	s    *storage.Store
+	logs map[storage.ReplicaID]*storage.Log
+
+	promised model
+	maybe    model // promised and the round that failed; nil: none did
+
+	capture     []storage.ReplicaState // of a rotation whose checkpoint is due
+	captured    uint64
+	nextReplica storage.ReplicaID
+	opens       int
+	force       []int          // choices of the next frames, instead of the dice
+	fault       simfs.Hook     // what goes wrong next
+	between     func(simfs.Op) // called before an operation
+	replicas    int            // at most
+}
+
+type model map[storage.ReplicaID]*replicaModel
+
+// replicaModel is one replica: all of its entries, wherever they are.
+type replicaModel struct {
+	group   storage.GroupID
+	dir     string
+	aside   bool
+	start   storage.Begin
+	hard    storage.HardState
+	entries []storage.Entry     // above start.Index
+	applied storage.LogPosition // of its log in this process
+}
+
+func (m model) clone() model {
+	c := model{}
+	for id, r := range m {
+		cr := *r
+		cr.entries = slices.Clip(slices.Clone(r.entries))
+		c[id] = &cr
+	}
+	return c
+}
+
+func (m model) ids(live bool) []storage.ReplicaID {
+	ids := slices.Sorted(maps.Keys(m))
+	if live {
+		ids = slices.DeleteFunc(ids, func(id storage.ReplicaID) bool { return m[id].aside })
+	}
+	return ids
+}
+
+func (r *replicaModel) last() storage.Index {
+	return r.start.Index + storage.Index(len(r.entries))
+}
+
+func (r *replicaModel) from(i storage.Index) []storage.Entry {
+	return r.entries[i-r.start.Index-1:]
+}
+
+// conf is the configuration as of an index: that of the last multiple of 5.
+func (r *replicaModel) conf(i storage.Index) storage.ConfState {
+	for at := i; at > r.start.Index; at-- {
+		if at%5 == 0 {
+			e := r.from(at)[0]
+			return wideConf(storage.ReplicaID(e.Index), storage.ReplicaID(e.Term))
+		}
+	}
+	return r.start.Conf
+}
+
+// wideConf is a configuration that makes a row of the table so long that the
+// table is several sectors, which a crash can tear.
+func wideConf(ids ...storage.ReplicaID) storage.ConfState {
+	for i := range 24 {
+		ids = append(ids, storage.ReplicaID(1<<62+i))
+	}
+	return storage.ConfState{Voters: ids}
+}
+
+func (r *replicaModel) apply(f *storage.Frame) {
+	switch f.Kind {
+	case storage.FrameAppend:
+		if n := len(f.Entries); n > 0 {
+			keep := f.Entries[0].Index - r.start.Index - 1
+			r.entries = append(r.entries[:keep:keep], f.Entries...)
+		}
+		r.hard = f.Hard
+	case storage.FrameReset:
+		r.start = *f.Begin
+		r.entries = nil
+		r.applied = emptyLog(f.Begin)
+		r.hard.Commit = f.Begin.Index
+		if f.Begin.Term > r.hard.Term {
+			r.hard = storage.HardState{Term: f.Begin.Term, Commit: f.Begin.Index}
+		}
+	case storage.FrameSetAside:
+		r.aside = true
+	}
+}
+
+func emptyLog(b *storage.Begin) storage.LogPosition {
+	return storage.LogPosition{Reset: b.Reset, StartIndex: b.Index, StartTerm: b.Term,
+		LastIndex: b.Index, LastTerm: b.Term, NextOffset: b.NextOffset}
+}
+
+func (m model) apply(frames []storage.Frame) {
+	for i := range frames {
+		f := &frames[i]
+		switch f.Kind {
+		case storage.FrameCreated:
+			m[f.Replica] = &replicaModel{group: f.Group, dir: f.Begin.Dir, start: *f.Begin,
+				hard:    storage.HardState{Term: f.Begin.Term, Commit: f.Begin.Index},
+				applied: emptyLog(f.Begin)}
+		case storage.FrameDestroyed:
+			delete(m, f.Replica)
+		default:
+			m[f.Replica].apply(f)
+		}
+	}
+}
+
+func newWorld(seed uint64, cfg storage.Config, replicas int) *world {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	cfg.Rand = rng.Uint64
+	return &world{cfg: cfg, rng: rng, fs: simfs.New(seed), promised: model{}, replicas: replicas}
+}
+
+// fork returns a world that goes on from an image of this one's disk.
+func (w *world) fork(kind simfs.Survival, salt uint64) *world {
+	f := *w
+	f.rng = rand.New(rand.NewPCG(salt, 2))
+	f.cfg.Rand = f.rng.Uint64
+	f.fs = w.fs.Crash(kind)
+	f.fault, f.between, f.force = nil, nil, nil
+	return &f
+}
+
+// open opens the node until it is open, through crashes, and compares.
+func (w *world) open() error {
+	w.cfg.FS = w.fs
+	w.opens++
+	s, err := storage.Open(w.cfg)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	w.s, w.logs, w.capture = s, map[storage.ReplicaID]*storage.Log{}, nil
+	states := s.Replicas()
+	now, errA := w.compare(states, w.promised)
+	if errA != nil && w.maybe != nil {
+		var errB error
+		if now, errB = w.compare(states, w.maybe); errB != nil {
+			return fmt.Errorf("lost: %w (nor, with the round that failed: %w)", errA, errB)
+		}
+	} else if errA != nil {
+		return fmt.Errorf("lost: %w", errA)
+	}
+	w.promised, w.maybe = now, nil
+	return w.countFiles(4)
+}
+
+// countFiles bounds what opens leave behind.
+func (w *world) countFiles(most int) error {
+	names, err := w.fs.List("/node/journal")
+	if err != nil {
+		return nil
+	}
+	if n := len(names) - 2; n > most {
+		return fmt.Errorf("lost: pins: %d journal files: %v", n, names)
+	}
+	return nil
+}
+
+// compare returns the model as the store recovered it, or how it differs.
+func (w *world) compare(states []storage.ReplicaState, want model) (model, error) {
+	if len(states) != len(want) {
+		return nil, fmt.Errorf("%d replicas, want %d", len(states), len(want))
+	}
+	now := want.clone()
+	for i := range states {
+		st := &states[i]
+		r := now[st.Replica]
+		if r == nil {
+			return nil, fmt.Errorf("%v should not be", st.Replica)
+		}
+		if err := w.compareOne(st, r); err != nil {
+			return nil, fmt.Errorf("%v: %w", st.Replica, err)
+		}
+	}
+	return now, nil
+}
+
+func (w *world) compareOne(st *storage.ReplicaState, r *replicaModel) error {
+	if st.Group != r.group || st.Dir != r.dir || (st.Status == storage.ReplicaSetAside) != r.aside {
+		return fmt.Errorf("is %+v", st)
+	}
+	if st.Hard.Term != r.hard.Term || st.Hard.Vote != r.hard.Vote || st.Hard.Commit < r.hard.Commit {
+		return fmt.Errorf("hard state %+v, want %+v", st.Hard, r.hard)
+	}
+	if r.aside {
+		return nil
+	}
+	last := st.Log.LastIndex + storage.Index(len(st.Tail))
+	if st.Hard.Commit > last || st.Log.LastIndex > st.Hard.Commit {
+		return fmt.Errorf("commit %d, log %d, last %d", st.Hard.Commit, st.Log.LastIndex, last)
+	}
+	if st.Log.Reset != r.start.Reset || st.Log.StartIndex != r.start.Index || last != r.last() {
+		return fmt.Errorf("log %+v, last %d; want reset %d, start %d, last %d",
+			st.Log, last, r.start.Reset, r.start.Index, r.last())
+	}
+	if conf := r.conf(st.Log.LastIndex); !slices.Equal(conf.Voters, st.Conf.Voters) {
+		return fmt.Errorf("configuration %v at %d, want %v", st.Conf, st.Log.LastIndex, conf)
+	}
+	if err := sameEntries(st.Tail, r.from(st.Log.LastIndex+1)); err != nil {
+		return err
+	}
+	if err := w.compareLog(st, r); err != nil {
+		return err
+	}
+	r.hard, r.applied = st.Hard, st.Log
+	return nil
+}
+
+// compareLog opens the replica's log and reads all of it.
+func (w *world) compareLog(st *storage.ReplicaState, r *replicaModel) error {
+	if l := w.logs[st.Replica]; l != nil {
+		delete(w.logs, st.Replica) // of the comparison before
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	l, err := w.s.OpenLog(*st)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	w.logs[st.Replica] = l
+	want := r.entries[:st.Log.LastIndex-st.Log.StartIndex]
+	var got []storage.Entry
+	for len(got) < len(want) {
+		some, err := l.Entries(st.Log.StartIndex+1+storage.Index(len(got)), st.Log.LastIndex+1, 1<<20)
+		if err != nil {
+			return fmt.Errorf("log %+v: %w", st.Log, err)
+		}
+		got = append(got, some...)
+	}
+	return sameEntries(got, want)
+}
+
+func sameEntries(got, want []storage.Entry) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d entries, want %d", len(got), len(want))
+	}
+	for i := range got {
+		a, b := &got[i], &want[i]
+		if a.Index != b.Index || a.Term != b.Term || string(a.Data) != string(b.Data) {
+			return fmt.Errorf("entry %d of term %d, want %d of %d", a.Index, a.Term, b.Index, b.Term)
+		}
+	}
+	return nil
+}
+
+var errInjected = errors.New("injected")
+
+// crash ends the process, or the power, and starts again, perhaps to be crashed
+// again while it opens.
+func (w *world) crash() error {
+	for {
+		w.fs = w.fs.Crash(simfs.Survival(w.rng.IntN(4)))
+		w.setFault(nil)
+		if w.rng.IntN(2) == 0 {
+			w.setFault(w.drawFault(30))
+		}
+		err := w.open()
+		if err == nil {
+			w.setFault(nil)
+			return nil
+		}
+		if !errors.Is(err, simfs.ErrCrashed) && !errors.Is(err, errInjected) {
+			return err
+		}
+	}
+}
+
+// drawFault draws what goes wrong within about so many operations. Half of the
+// faults aim: at the sync behind a write, where most rules have their reason.
+func (w *world) drawFault(within int64) simfs.Hook {
+	err := simfs.ErrCrashed
+	if w.rng.IntN(5) == 0 {
+		err = errInjected
+	}
+	n := 1 + w.rng.Int64N(within)
+	switch w.rng.IntN(4) {
+	case 0:
+		return failNth(1+n/10, err, func(op simfs.Op) bool {
+			return op.Kind == simfs.OpSync && strings.Contains(op.Path, "/checkpoint.")
+		})
+	case 1:
+		return failNth(1+n/5, err, func(op simfs.Op) bool {
+			return op.Kind == simfs.OpSync && strings.HasSuffix(op.Path, ".journal")
+		})
+	}
+	if err == errInjected { // of all others only files and journals: a directory's stays
+		return failNth(1+n/3, err, func(op simfs.Op) bool {
+			return op.Kind == simfs.OpSync || op.Kind == simfs.OpWrite
+		})
+	}
+	return simfs.CrashAt(w.fs.Ops() + n)
+}
+
+func (w *world) setFault(h simfs.Hook) {
+	w.fault = h
+	w.fs.SetHook(func(op simfs.Op) error {
+		if w.between != nil {
+			w.between(op)
+		}
+		if w.fault != nil {
+			return w.fault(op)
+		}
+		return nil
+	})
+}
+
+// failNth fails the nth operation that is aimed at.
+func failNth(n int64, err error, aim func(simfs.Op) bool) simfs.Hook {
+	return func(op simfs.Op) error {
+		if aim(op) {
+			if n--; n == 0 {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// run drives the node for a number of steps and returns what it lost.
+func (w *world) run(steps int) error {
+	if err := w.crash(); err != nil { // before anything was there
+		return err
+	}
+	w.plan()
+	for range steps {
+		err := w.step()
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, simfs.ErrCrashed) && !errors.Is(err, errInjected) {
+			return err
+		}
+		if err := w.crash(); err != nil {
+			return err
+		}
+		w.plan()
+	}
+	return nil
+}
+
+// plan chooses the next fault; sometimes none.
+func (w *world) plan() {
+	if w.rng.IntN(10) > 0 {
+		w.setFault(w.drawFault(60))
+	}
+}
+
+func (w *world) step() error {
+	switch n := w.rng.IntN(20); {
+	case n < 7:
+		return w.round(false)
+	case n < 11:
+		return w.applySome()
+	case n < 13 || w.s.NeedsRotation():
+		if err := w.round(true); err != nil || w.rng.IntN(3) > 0 {
+			return err
+		}
+		return simfs.ErrCrashed // just behind a first round
+	case n < 16:
+		return w.checkpoint()
+	case n < 17:
+		return w.mark()
+	case n < 18 && w.rng.IntN(4) == 0:
+		return w.reopen()
+	}
+	return w.round(false)
+}
+
+func (w *world) reopen() error {
+	if err := w.s.Close(); err != nil {
+		return err
+	}
+	return w.open()
+}
+
+func (w *world) mark() error {
+	w.maybe = w.promised
+	if err := w.s.WriteRound(nil); err != nil {
+		return err
+	}
+	w.maybe = nil
+	return nil
+}
+
+// round writes a few frames, at the beginning of a generation if rotate.
+func (w *world) round(rotate bool) error {
+	states := w.states()
+	next := w.promised.clone()
+	var frames []storage.Frame
+	for range 1 + w.rng.IntN(3) {
+		f := w.frame(next)
+		next.apply(f)
+		frames = append(frames, f...)
+	}
+	w.maybe = next
+	var err error
+	if rotate {
+		var g uint64
+		if g, err = w.s.Rotate(states, frames); err == nil {
+			w.capture, w.captured = states, g
+		}
+	} else {
+		err = w.s.WriteRound(frames)
+	}
+	if err != nil {
+		return err
+	}
+	w.promised, w.maybe = next, nil
+	return w.follow(frames)
+}
+
+// states is what the node would capture: the promised states.
+func (w *world) states() []storage.ReplicaState {
+	var states []storage.ReplicaState
+	for _, id := range w.promised.ids(false) {
+		r := w.promised[id]
+		st := storage.ReplicaState{Group: r.group, Replica: id, Status: storage.ReplicaLive,
+			Dir: r.dir, Hard: r.hard, Conf: r.start.Conf, Log: r.applied}
+		if r.aside {
+			st.Status = storage.ReplicaSetAside
+		} else {
+			st.Conf = r.conf(r.applied.LastIndex)
+			st.Tail = slices.Clone(r.from(r.applied.LastIndex + 1))
+			st.Hard.Commit = max(st.Hard.Commit, r.applied.LastIndex)
+		}
+		states = append(states, st)
+	}
+	return states
+}
+
+// frame makes frames for one replica.
+func (w *world) frame(m model) []storage.Frame {
+	live := m.ids(true)
+	n := w.rng.IntN(40)
+	if len(w.force) > 0 {
+		n, w.force = w.force[0], w.force[1:]
+	}
+	if len(live) == 0 || n == 0 && len(live) < w.replicas {
+		w.nextReplica++
+		id := w.nextReplica
+		return []storage.Frame{{Kind: storage.FrameCreated, Group: storage.GroupID(id + 100), Replica: id,
+			Begin: &storage.Begin{Dir: fmt.Sprintf("logs/%d", id), Index: 1, Term: 1, NextOffset: 3,
+				Conf: wideConf(id, id+1)}}}
+	}
+	id := live[w.rng.IntN(len(live))]
+	r := m[id]
+	f := storage.Frame{Group: r.group, Replica: id}
+	switch n {
+	case 1:
+		f.Kind = storage.FrameDestroyed
+	case 2:
+		f.Kind = storage.FrameSetAside
+	case 3:
+		f.Kind = storage.FrameReset
+		index := r.hard.Commit + storage.Index(w.rng.IntN(4))
+		f.Begin = &storage.Begin{Reset: w.rng.Uint64(), Index: index, Term: r.hard.Term + 1, NextOffset: 9,
+			Conf: wideConf(id)}
+	default:
+		w.appendFrame(r, &f)
+	}
+	return []storage.Frame{f}
+}
+
+func (w *world) appendFrame(r *replicaModel, f *storage.Frame) {
+	f.Kind = storage.FrameAppend
+	f.Hard = r.hard
+	last := r.last()
+	if w.rng.IntN(4) == 0 { // a new term, perhaps a vote, perhaps a conflict
+		f.Hard.Term += storage.Term(1 + w.rng.IntN(2))
+		f.Hard.Vote = storage.ReplicaID(w.rng.IntN(3))
+		last -= storage.Index(w.rng.IntN(int(last-r.hard.Commit) + 1))
+	} else if f.Hard.Vote == 0 {
+		f.Hard.Vote = storage.ReplicaID(w.rng.IntN(3))
+	}
+	for range w.rng.IntN(4) {
+		last++
+		size := w.rng.IntN(200)
+		if w.rng.IntN(8) == 0 {
+			size = w.rng.IntN(9000)
+		}
+		data := fmt.Sprintf("%v.%d.%d.%x", f.Replica, last, f.Hard.Term, w.rng.Uint32())
+		f.Entries = append(f.Entries, storage.Entry{Index: last, Term: f.Hard.Term,
+			Data: []byte(data + strings.Repeat("x", size))})
+	}
+	if len(f.Entries) == 0 {
+		last = r.last()
+	}
+	f.Hard.Commit += storage.Index(w.rng.IntN(int(last-f.Hard.Commit) + 1))
+}
+
+// follow does what may be done once the frames are durable: the logs that they
+// end are unlinked.
+func (w *world) follow(frames []storage.Frame) error {
+	for i := range frames {
+		f := &frames[i]
+		if f.Kind != storage.FrameDestroyed && f.Kind != storage.FrameSetAside && f.Kind != storage.FrameReset {
+			continue
+		}
+		if l := w.logs[f.Replica]; l != nil {
+			delete(w.logs, f.Replica)
+			if err := l.Close(); err != nil {
+				return err
+			}
+		}
+		if err := w.unlinkLogs(fmt.Sprintf("/node/logs/%d", f.Replica)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlinkLogs removes what is in a replica's directory.
+func (w *world) unlinkLogs(dir string) error {
+	names, err := w.fs.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := w.fs.RemoveAll(dir + "/" + n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applySome writes committed entries to a log.
+func (w *world) applySome() error {
+	live := w.promised.ids(true)
+	if len(live) == 0 {
+		return nil
+	}
+	id := live[w.rng.IntN(len(live))]
+	r := w.promised[id]
+	n := int(r.hard.Commit - r.applied.LastIndex)
+	if n <= 0 {
+		return nil
+	}
+	if w.logs[id] == nil {
+		l, err := w.s.OpenLog(storage.ReplicaState{Group: r.group, Replica: id,
+			Status: storage.ReplicaLive, Dir: r.dir, Log: r.applied})
+		if err != nil {
+			return err
+		}
+		w.logs[id] = l
+	}
+	offset := w.logs[id].NextOffset()
+	var entries []storage.LogEntry
+	for _, e := range r.from(r.applied.LastIndex + 1)[:1+w.rng.IntN(n)] {
+		entries = append(entries, storage.LogEntry{Entry: e, Verdict: storage.VerdictData, BaseOffset: offset, Count: 2})
+		offset += 2
+	}
+	if err := w.logs[id].Append(entries); err != nil {
+		return err
+	}
+	r.applied = w.logs[id].Position()
+	return nil
+}
+
+// checkpoint writes the table for the last rotation; in the middle of it there
+// may be a round, which may be a rotation.
+func (w *world) checkpoint() error {
+	if w.capture == nil {
+		return nil
+	}
+	states, generation := w.capture, w.captured
+	w.capture = nil
+	var inner error
+	n := w.rng.IntN(6)
+	w.between = func(op simfs.Op) {
+		if !strings.HasPrefix(op.Path, "/node/journal/") {
+			return // a log that is being synced cannot be closed by a round
+		}
+		if n--; n == 0 {
+			w.between = nil
+			inner = w.round(w.rng.IntN(3) == 0)
+		}
+	}
+	err := w.s.Checkpoint(generation, states)
+	w.between = nil
+	return errors.Join(err, inner)
+}
