@@ -32,9 +32,8 @@ type Node struct {
 	end     context.CancelFunc
 	running sync.WaitGroup // forming the cluster, watching addresses
 
-	closing sync.Once
-	closed  chan struct{} // closed when nothing runs any more
-	result  error         // of Close; valid when closed is
+	closed chan struct{} // closed when nothing runs any more
+	result error         // of Close; valid when closed is
 
 	mu struct {
 		sync.Mutex
@@ -265,25 +264,31 @@ func (n *Node) Abort() {
 	n.shut(func(p *parts) error { p.host.Abort(); return nil })
 }
 
+// shut ends the node, once; whoever comes later waits for it.
 func (n *Node) shut(endHost func(*parts) error) {
-	n.closing.Do(func() {
-		defer close(n.closed)
-		n.mu.Lock()
-		n.mu.closed = true
-		n.mu.Unlock()
-		n.end()
-		n.running.Wait()
-		n.noteChange()
-		n.metrics.unregister()
-		var errs []error
-		if p := n.net.parts.Load(); p != nil {
-			errs = append(errs, endHost(p), p.topics.Close(), n.net.transport.Close(), p.meta.Close())
-		} else {
-			errs = append(errs, n.net.transport.Close())
-		}
-		n.result = errors.Join(append(errs, n.store.Close())...)
-	})
+	n.mu.Lock()
+	first := !n.mu.closed
+	n.mu.closed = true
+	n.mu.Unlock()
+	if first {
+		n.result = n.endAll(endHost)
+		close(n.closed)
+	}
 	<-n.closed
+}
+
+func (n *Node) endAll(endHost func(*parts) error) error {
+	n.end()
+	n.running.Wait()
+	n.noteChange()
+	n.metrics.unregister()
+	var errs []error
+	if p := n.net.parts.Load(); p != nil {
+		errs = append(errs, endHost(p), p.topics.Close(), n.net.transport.Close(), p.meta.Close())
+	} else {
+		errs = append(errs, n.net.transport.Close())
+	}
+	return errors.Join(append(errs, n.store.Close())...)
 }
 
 // Name is what the host calls the node.
