@@ -86,6 +86,9 @@ var errStarted = errors.New("transport: already started")
 
 // SetIdentity implements Transport.
 func (m *Memory) SetIdentity(id Identity) {
+	if id.validate() != nil || m.self.Load() == nil {
+		return
+	}
 	m.self.Store(newSelf(m.addr, id))
 	for _, c := range m.openConns() {
 		if judge(id, c.otherThan(m).self.Load().Identity) != 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,8 +187,11 @@ func TestMemoryCrashLosesWhatIsInFlight(t *testing.T) {
 		n := transport.NewNetwork(1, nil)
 		n.SetFaults(transport.Faults{MinLatency: 10 * time.Millisecond})
 		a, b := n.Transport("a"), n.Transport("b")
+		var mu sync.Mutex
 		var got []string
 		record := &host{frame: func(from transport.Peer, _ transport.Class, f []byte) {
+			mu.Lock()
+			defer mu.Unlock()
 			got = append(got, fmt.Sprint(string(f), " of ", from.Name))
 		}}
 		start(t, a, "a", record)

@@ -100,6 +100,9 @@ func (t *TCP) Start(id Identity, h Handler) error {
 
 // SetIdentity implements Transport.
 func (t *TCP) SetIdentity(id Identity) {
+	if id.validate() != nil || t.self.Load() == nil {
+		return
+	}
 	t.self.Store(newSelf(t.Addr(), id))
 	for _, c := range t.openConns() {
 		c.rejudge()

@@ -236,12 +236,12 @@ func TestTCPStuckPeer(t *testing.T) {
 		p := newPipes()
 		const budget, size, count = 100_000, 10_000, 100
 		a, b := p.tcp(t, "a:1", func(c *transport.TCPConfig) { c.QueueBytes.Append = budget }), p.tcp(t, "b:1")
-		var got int
+		var got atomic.Int64 // connections may overlap
 		release := make(chan struct{})
 		start(t, a, "a", &host{})
 		start(t, b, "b", &host{frame: func(transport.Peer, transport.Class, []byte) {
 			<-release
-			got++
+			got.Add(1)
 		}})
 		for range count {
 			a.Send("b:1", transport.Append, make([]byte, size))
@@ -253,10 +253,10 @@ func TestTCPStuckPeer(t *testing.T) {
 		require.Equal(t, uint64(count), a.Stats().Classes[transport.Append].FramesDropped, "all lost, all counted")
 		close(release)
 		pass(time.Minute)
-		got = 0
+		got.Store(0)
 		a.Send("b:1", transport.Append, nil)
 		pass(time.Second)
-		require.Equal(t, 1, got)
+		require.EqualValues(t, 1, got.Load())
 		require.EqualValues(t, 1, a.Stats().Classes[transport.Append].FramesSent)
 	})
 }

@@ -79,6 +79,9 @@ func loopback(t *testing.T, addr string, change ...func(*transport.TCPConfig)) *
 }
 
 func TestTLSConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the suite runs over plain TCP")
+	}
 	ca := newAuthority(t)
 	transporttest.Run(t, transporttest.Suite{Make: func(t *testing.T) transporttest.Network {
 		return transporttest.Network{

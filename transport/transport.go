@@ -114,7 +114,8 @@ type Transport interface {
 	Start(id Identity, h Handler) error
 	// SetIdentity replaces the identity, for the cluster id and node id that
 	// become known at genesis. What is sent after it returned carries the new
-	// identity. Connections to peers that now do not fit are dropped.
+	// identity. Connections to peers that now do not fit are dropped. Before
+	// Start, and with an identity that Start would refuse, it does nothing.
 	SetIdentity(id Identity)
 	// Addr is the address that peers dial; if the system chose the port, it is
 	// complete only after Start.

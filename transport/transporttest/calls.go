@@ -86,7 +86,7 @@ func patientCall(began chan<- context.Context, ended chan<- error) func(*node) {
 func callDeadline(t *testing.T, net Network) {
 	began, ended := make(chan context.Context, 1), make(chan error, 1)
 	a, b := two(t, net, patientCall(began, ended))
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := a.Call(ctx, b.Addr(), "m", nil)
 	require.Error(t, err)

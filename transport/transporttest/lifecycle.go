@@ -25,7 +25,9 @@ func starting(t *testing.T, net Network) {
 	for _, bad := range []transport.Identity{{Name: "a"}, {Cluster: "c"}, {Cluster: strings.Repeat("c", 256), Name: "a"}} {
 		require.Error(t, a.Start(bad, n))
 	}
+	a.SetIdentity(identity("too early"))
 	require.NoError(t, a.Start(identity("a"), n))
+	a.SetIdentity(transport.Identity{})
 	require.Error(t, a.Start(identity("a"), n), "once")
 	_, err = a.Call(within(t), a.Addr(), "m", nil)
 	require.NoError(t, err, "the failed starts did no harm")

@@ -56,7 +56,7 @@ func streamEcho(t *testing.T, net Network) {
 }
 
 func streamBackPressure(t *testing.T, net Network) {
-	const size = 64 << 20
+	const size = 32 << 20
 	release := make(chan struct{})
 	a, b := two(t, net, func(n *node) {
 		n.stream = func(_ context.Context, _ transport.Peer, _ string, s transport.Stream) error {
