@@ -213,10 +213,12 @@ func (l *lane) claimLocked() *batch {
 		n++
 		b.size += c.size
 		b.count += len(c.records)
-		c.state, c.records = callClaimed, nil
 	}
 	b.calls, b.counts = make([]*call, n), make([]int, n)
-	copy(b.calls, l.mu.queue)
+	for i, c := range l.mu.queue[:n] {
+		b.calls[i], b.counts[i] = c, len(c.records)
+		c.state, c.records = callClaimed, nil
+	}
 	l.mu.queue = append(l.mu.queue[:0], l.mu.queue[n:]...)
 	clear(l.mu.queue[len(l.mu.queue) : len(l.mu.queue)+n])
 	l.waiting.Add(-int64(b.size))
