@@ -9,9 +9,8 @@ import (
 
 // checkpoint writes the table at the start of a generation.
 func (j *journal) checkpoint(generation uint64, states []ReplicaState, syncLog func(ReplicaID) error) error {
-	c := &j.checkpointing
-	c.Lock()
-	defer c.Unlock()
+	j.checkpointing.Lock()
+	defer j.checkpointing.Unlock()
 	defer j.watchSwitches()()
 	if err := j.failure(); err != nil {
 		return err

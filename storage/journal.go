@@ -49,11 +49,8 @@ type journal struct {
 		buf  []byte
 	}
 	// checkpointing is held for the length of a checkpoint.
-	checkpointing struct {
-		sync.Mutex
-		buf []byte
-	}
-	// mu may be taken while either of the others is held.
+	checkpointing sync.Mutex
+	// mu is a leaf.
 	mu struct {
 		sync.Mutex
 		failed     error // sticky
@@ -346,10 +343,10 @@ func (j *journal) isSwitched(st *ReplicaState) bool {
 // ErrClosed.
 func (j *journal) close() error {
 	_ = j.fail(ErrClosed)
-	j.writing.Lock()
-	defer j.writing.Unlock()
 	j.checkpointing.Lock()
 	defer j.checkpointing.Unlock()
+	j.writing.Lock()
+	defer j.writing.Unlock()
 	f := j.writing.file
 	j.writing.file = nil
 	if f == nil {

@@ -115,7 +115,7 @@ func (r *recovered) readFiles(s *scan) error {
 		return err
 	}
 	if err := r.settleProven(p); err != nil {
-		return &DamageError{Path: newest.path, Offset: r.lastRound.offset, Reason: err.Error()}
+		return err
 	}
 	r.noteFiles(s)
 	return nil
@@ -163,8 +163,8 @@ func (r *recovered) replayChain(s *scan, chain []link) (*replay, error) {
 				break
 			}
 			if r.lastRound != nil {
-				if err := p.apply(r.lastRound.frames); err != nil {
-					return nil, &DamageError{Path: l.file.path, Offset: at, Reason: "before it, " + err.Error()}
+				if err := r.lastRound.applyTo(p); err != nil {
+					return nil, err
 				}
 			}
 			r.lastRound, at = next, next.end()
@@ -185,21 +185,21 @@ func (r *recovered) settleProven(p *replay) error {
 	switch {
 	case last.offset > 0:
 		r.proven = position{last.generation, last.salt, last.offset}
-		r.after = last.frames
 	case r.copies[r.newest].generation == r.end.generation:
 		r.proven = r.end
-		if err := p.apply(last.frames); err != nil {
+		if err := last.applyTo(p); err != nil {
 			return err
 		}
+		last.frames = nil
 	default:
 		r.proven = last.prev
-		r.after = slices.DeleteFunc(last.frames, func(f Frame) bool { return f.Kind == FrameCarry })
+		last.frames = slices.DeleteFunc(last.frames, func(f Frame) bool { return f.Kind == FrameCarry })
 	}
 	r.atProven = p.capture()
-	if err := p.apply(r.after); err != nil {
+	if err := last.applyTo(p); err != nil {
 		return err
 	}
-	r.states = p.capture()
+	r.after, r.states = last.frames, p.capture()
 	return nil
 }
 

@@ -35,7 +35,15 @@ type scannedFile struct {
 // round is a valid round.
 type round struct {
 	roundHeader
+	path   string
 	frames []Frame
+}
+
+func (r *round) applyTo(p *replay) error {
+	if err := p.apply(r.frames); err != nil {
+		return &DamageError{Path: r.path, Offset: r.offset, Reason: err.Error()}
+	}
+	return nil
 }
 
 // scanFiles opens all journal files and reads the headers of their first
@@ -184,7 +192,7 @@ func (f *scannedFile) round(at int64) (*round, error) {
 	if err != nil {
 		return nil, &DamageError{Path: f.path, Offset: at, Reason: err.Error()}
 	}
-	return &round{roundHeader: h, frames: frames}, nil
+	return &round{roundHeader: h, path: f.path, frames: frames}, nil
 }
 
 // search looks for a round that can only have been written after the one that
