@@ -28,7 +28,6 @@ type world struct {
 	capture     []storage.ReplicaState // of a rotation whose checkpoint is due
 	captured    uint64
 	nextReplica storage.ReplicaID
-	opens       int
 	force       []int          // choices of the next frames, instead of the dice
 	fault       simfs.Hook     // what goes wrong next
 	between     func(simfs.Op) // called before an operation
@@ -54,7 +53,6 @@ func (w *world) fork(kind simfs.Survival, salt uint64) *world {
 // open opens the node until it is open, through crashes, and compares.
 func (w *world) open() error {
 	w.cfg.FS = w.fs
-	w.opens++
 	s, err := storage.Open(w.cfg)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
