@@ -187,7 +187,7 @@ func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
 // Call is the node's way to other nodes.
 func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	c := n.cluster
-	pass(time.Millisecond)
+	travel(ctx)
 	target := c.node(to)
 	if target == nil {
 		return nil, raftlog.Retry(errors.New("it cannot be reached"))
@@ -218,8 +218,20 @@ func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, reque
 		<-ctx.Done()
 		return nil, raftlog.UnknownCause(ctx)
 	}
-	pass(time.Millisecond)
+	if travel(ctx); ctx.Err() != nil {
+		return nil, raftlog.UnknownCause(ctx)
+	}
 	return response, err
+}
+
+// travel takes as long as a way through the network.
+func travel(ctx context.Context) {
+	timer := clock.System().NewTimer(time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
 }
 
 func pass(d time.Duration) { <-clock.System().NewTimer(d).C() }

@@ -124,3 +124,21 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 		}
 	}
 }
+
+// active returns the topic that has the name and takes records. That there is
+// none, or only one that is being deleted, it says after a linearizable read.
+func (m *Manager) active(ctx context.Context, name string) (metastore.Topic, error) {
+	t, err := m.cfg.Meta.FindTopic(ctx, name)
+	if err == nil && t.State != metastore.TopicActive {
+		if err = m.cfg.Meta.Barrier(ctx); err == nil {
+			t, err = m.cfg.Meta.FindTopic(ctx, name)
+		}
+	}
+	if err == nil && t.State != metastore.TopicActive {
+		err = fmt.Errorf("%w: %q", metastore.ErrTopicDeleting, name)
+	}
+	if err != nil {
+		return metastore.Topic{}, readError(err)
+	}
+	return t, nil
+}

@@ -49,16 +49,12 @@ func (p *Producer) view(ctx context.Context, name string) (*topicView, error) {
 		}
 	}
 	_, stale := p.m.cfg.Meta.Watch()
-	t, err := p.m.cfg.Meta.FindTopic(ctx, name)
+	t, err := p.m.active(ctx, name)
 	if err != nil {
-		if errors.Is(err, metastore.ErrTopicNotFound) {
+		if errors.Is(err, metastore.ErrTopicNotFound) || errors.Is(err, metastore.ErrTopicDeleting) {
 			p.forget(name, v)
 		}
 		return nil, err
-	}
-	if t.State != metastore.TopicActive {
-		p.forget(name, v)
-		return nil, fmt.Errorf("%w: %q", metastore.ErrTopicDeleting, name)
 	}
 	return p.see(t, stale), nil
 }

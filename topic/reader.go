@@ -79,12 +79,10 @@ func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) 
 	if err := m.caughtUp(ctx); err != nil {
 		return nil, err
 	}
-	t, err := m.cfg.Meta.FindTopic(ctx, p.Topic)
+	t, err := m.active(ctx, p.Topic)
 	switch {
 	case err != nil:
-		return nil, readError(err)
-	case t.State != metastore.TopicActive:
-		return nil, fmt.Errorf("%w: %q", metastore.ErrTopicDeleting, p.Topic)
+		return nil, err
 	case uint64(p.Partition) >= uint64(len(t.Partitions)):
 		return nil, fmt.Errorf("%w: %s has %d partitions, not %d", metastore.ErrTopicNotFound, p.Topic, len(t.Partitions), p.Partition)
 	case start.kind == startOffset && start.offset < 0:
