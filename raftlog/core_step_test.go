@@ -68,7 +68,7 @@ func TestALateMessageDoesNotStrandAFollower(t *testing.T) {
 	require.Equal(t, leader.applied, b.cores[3].applied)
 }
 
-// Property: R8 (red: none of raft's panics is caught; open: monotony over restarts, in internal/sim)
+// Property: L1 (red: Core.guard without its recover; open: exits, Pebble, other packages)
 func TestAPanicOfRaftFailsTheGroup(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)
@@ -121,6 +121,8 @@ func TestAppliedOutOfOrderFailsTheGroup(t *testing.T) {
 
 // A restarted replica shows nothing until a leader spoke that knows at least
 // as much as it does.
+//
+// Property: P3 (red: any heartbeat taught; open: sessions across replicas)
 func TestReadableOnceTaught(t *testing.T) {
 	st, log := recovered(6, 9, hardAt(2, 7), 1, 2, 3)
 	b := emptyBench(t, 1)

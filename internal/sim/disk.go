@@ -126,7 +126,7 @@ func (r *replica) keep(f storage.Frame) {
 			r.durable.rewrite(e)
 			continue
 		}
-		r.entries = append(r.entries[:at:at], e)
+		r.entries = append(r.entries[:at], e)
 		r.durable.set(e)
 	}
 }

@@ -212,7 +212,10 @@ func (w *world) pump(r *replica) {
 }
 
 func (w *world) pumpNow(r *replica) {
-	for r.core != nil && w.violation == nil && r.core.HasEffects() {
+	for n := 0; r.core != nil && w.violation == nil && r.core.HasEffects(); n++ {
+		if n > 10_000 {
+			w.violate("R22", "%s does not come to rest", r.name)
+		}
 		r.core.Effects(&r.fx)
 		w.effects(r)
 	}
