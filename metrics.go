@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stelelog/stele/raftlog"
-	"github.com/stelelog/stele/topic"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -48,11 +47,37 @@ import (
 type metrics struct {
 	node       *Node
 	registerer prometheus.Registerer // nil: the host wants none
+	host       []number
+	descs      map[string]*prometheus.Desc // by name without its prefix
 }
 
 // newMetrics registers the metrics of n, with the labels cluster and node.
 func newMetrics(n *Node) (*metrics, error) {
-	m := &metrics{node: n}
+	m := &metrics{node: n, host: hostNumbers(), descs: map[string]*prometheus.Desc{}}
+	for _, d := range []struct {
+		name, help string
+		labels     []string
+	}{
+		{"ready", "1 if the node can serve.", nil},
+		{"groups_led", "Raft groups that the node leads.", nil},
+		{"messages_total", "Raft messages by way.", []string{"way"}},
+		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
+		{"produced_records_total", "Records produced through this node and acknowledged.", nil},
+		{"produced_bytes_total", "Their bytes.", nil},
+		{"produced_batches_total", "Batches that they travelled in.", nil},
+		{"produce_retries_total", "Batches that were sent again.", nil},
+		{"produce_forwarded_total", "Batches sent to a leader on another node.", nil},
+		{"produce_served_total", "Batches taken in for other nodes.", nil},
+		{"fetched_local_total", "Fetches answered by a replica of this node.", nil},
+		{"fetched_away_total", "Fetches answered by another node.", nil},
+		{"transport_frames_total", "Frames by class and way.", []string{"class", "way"}},
+		{"transport_bytes_total", "Bytes of frames by class and way.", []string{"class", "way"}},
+		{"transport_reconnects_total", "Connections made again after a loss.", nil},
+		{"transport_refused_total", "Handshakes that the node turned away.", nil},
+		{"transport_corrupt_total", "Frames that failed their checksum.", nil},
+	} {
+		m.descs[d.name] = describe(d.name, d.help, d.labels...)
+	}
 	if n.cfg.Metrics == nil {
 		return m, nil
 	}
@@ -107,32 +132,68 @@ func hostNumbers() []number {
 	}
 }
 
-// Describe describes nothing: which metrics there are depends on whether the
-// node is part of a cluster, and none of them is of another collector.
-func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, n := range m.host {
+		out <- n.desc
+	}
+	for _, d := range m.descs {
+		out <- d
+	}
+}
 
-// Collect reads the counters of the parts.
+// Collect reads the counters of the parts; of a node that is not part of a
+// cluster yet there are only those of the network.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	ready := 0.0
 	if m.node.Readiness().Ready() {
 		ready = 1
 	}
-	out <- prometheus.MustNewConstMetric(describe("ready", "1 if the node can serve."), prometheus.GaugeValue, ready)
+	m.send(out, "ready", prometheus.GaugeValue, ready)
 	m.collectTransport(out, m.node.net.transport.Stats())
-	p := m.node.net.parts.Load()
-	if p == nil {
-		return
+	if p := m.node.net.parts.Load(); p != nil {
+		m.collectHost(out, p.host.Stats())
+		m.collectTopics(out, p)
 	}
-	stats := p.host.Stats()
-	for _, n := range hostNumbers() {
-		out <- prometheus.MustNewConstMetric(n.desc, n.kind, n.value(&stats))
+}
+
+func (m *metrics) send(out chan<- prometheus.Metric, name string, kind prometheus.ValueType, value float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(m.descs[name], kind, value, labels...)
+}
+
+func (m *metrics) count(out chan<- prometheus.Metric, name string, value uint64, labels ...string) {
+	m.send(out, name, prometheus.CounterValue, float64(value), labels...)
+}
+
+func (m *metrics) collectHost(out chan<- prometheus.Metric, s raftlog.Stats) {
+	for _, n := range m.host {
+		out <- prometheus.MustNewConstMetric(n.desc, n.kind, n.value(&s))
 	}
-	messages := describe("messages_total", "Raft messages by way.", "way")
-	for way, v := range map[string]uint64{"sent": stats.MessagesSent, "received": stats.MessagesReceived,
-		"stray": stats.MessagesStray, "dropped": stats.MessagesDropped} {
-		out <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(v), way)
+	m.count(out, "messages_total", s.MessagesSent, "sent")
+	m.count(out, "messages_total", s.MessagesReceived, "received")
+	m.count(out, "messages_total", s.MessagesStray, "stray")
+	m.count(out, "messages_total", s.MessagesDropped, "dropped")
+	buckets := map[float64]uint64{}
+	var count uint64
+	for i, n := range s.SyncLatency.Counts {
+		count += n
+		if i < len(s.SyncLatency.Bounds) {
+			buckets[s.SyncLatency.Bounds[i].Seconds()] = count
+		}
 	}
-	out <- syncHistogram(stats.SyncLatency)
+	out <- prometheus.MustNewConstHistogram(m.descs["journal_sync_seconds"], count, s.SyncLatency.Sum.Seconds(), buckets)
+}
+
+func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
+	s := p.topics.Stats()
+	m.count(out, "produced_records_total", s.Records)
+	m.count(out, "produced_bytes_total", s.Bytes)
+	m.count(out, "produced_batches_total", s.Batches)
+	m.count(out, "produce_retries_total", s.Retries)
+	m.count(out, "produce_forwarded_total", s.Forwarded)
+	m.count(out, "produce_served_total", s.Served)
+	m.count(out, "fetched_local_total", s.FetchedLocal)
+	m.count(out, "fetched_away_total", s.FetchedAway)
 	led := 0
 	if p.meta.GroupStatus().Role.IsLeader() {
 		led++
@@ -142,56 +203,20 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			led++
 		}
 	}
-	m.collectTopics(out, p.topics.Stats())
-	out <- prometheus.MustNewConstMetric(describe("groups_led", "Raft groups that the node leads."), prometheus.GaugeValue, float64(led))
-}
-
-func (m *metrics) collectTopics(out chan<- prometheus.Metric, s topic.Stats) {
-	for _, c := range []struct {
-		name, help string
-		value      uint64
-	}{
-		{"produced_records_total", "Records produced through this node and acknowledged.", s.Records},
-		{"produced_bytes_total", "Their bytes.", s.Bytes},
-		{"produced_batches_total", "Batches that they travelled in.", s.Batches},
-		{"produce_retries_total", "Batches that were sent again.", s.Retries},
-		{"produce_forwarded_total", "Batches sent to a leader on another node.", s.Forwarded},
-		{"produce_served_total", "Batches taken in for other nodes.", s.Served},
-		{"fetched_local_total", "Fetches answered by a replica of this node.", s.FetchedLocal},
-		{"fetched_away_total", "Fetches answered by another node.", s.FetchedAway},
-	} {
-		out <- prometheus.MustNewConstMetric(describe(c.name, c.help), prometheus.CounterValue, float64(c.value))
-	}
-}
-
-func syncHistogram(h raftlog.Histogram) prometheus.Metric {
-	buckets := map[float64]uint64{}
-	var count uint64
-	for i, n := range h.Counts {
-		count += n
-		if i < len(h.Bounds) {
-			buckets[h.Bounds[i].Seconds()] = count
-		}
-	}
-	return prometheus.MustNewConstHistogram(describe("journal_sync_seconds", "Write and sync of a journal round."), count, h.Sum.Seconds(), buckets)
+	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
 }
 
 func (m *metrics) collectTransport(out chan<- prometheus.Metric, s transport.Stats) {
-	frames := describe("transport_frames_total", "Frames by class and way.", "class", "way")
-	bytes := describe("transport_bytes_total", "Bytes of frames by class and way.", "class", "way")
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
 	for i, c := range s.Classes {
 		class := transport.Class(i).String()
-		counter(frames, c.FramesSent, class, "sent")
-		counter(frames, c.FramesReceived, class, "received")
-		counter(frames, c.FramesDropped, class, "dropped")
-		counter(bytes, c.BytesSent, class, "sent")
-		counter(bytes, c.BytesReceived, class, "received")
-		counter(bytes, c.BytesDropped, class, "dropped")
+		m.count(out, "transport_frames_total", c.FramesSent, class, "sent")
+		m.count(out, "transport_frames_total", c.FramesReceived, class, "received")
+		m.count(out, "transport_frames_total", c.FramesDropped, class, "dropped")
+		m.count(out, "transport_bytes_total", c.BytesSent, class, "sent")
+		m.count(out, "transport_bytes_total", c.BytesReceived, class, "received")
+		m.count(out, "transport_bytes_total", c.BytesDropped, class, "dropped")
 	}
-	counter(describe("transport_reconnects_total", "Connections made again after a loss."), s.Reconnects)
-	counter(describe("transport_refused_total", "Handshakes that the node turned away."), s.Refused)
-	counter(describe("transport_corrupt_total", "Frames that failed their checksum."), s.Corrupt)
+	m.count(out, "transport_reconnects_total", s.Reconnects)
+	m.count(out, "transport_refused_total", s.Refused)
+	m.count(out, "transport_corrupt_total", s.Corrupt)
 }
