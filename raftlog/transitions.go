@@ -37,7 +37,7 @@ var transitions = [numRoles + 1][]Role{
 }
 
 // LegalTransition reports whether a replica's role may change so between two
-// looks at it, with at most one tick and one message between them.
+// looks at it, with any number of messages and at most one tick between them.
 func LegalTransition(from, to Role) bool {
 	if from == to {
 		return true

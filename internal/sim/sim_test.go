@@ -36,19 +36,18 @@ func shape(seed uint64, seconds int) Options {
 }
 
 // span is how many seeds to run, and how long each.
-func span(seedsAtMost, shortSeeds int) (n, virtual int) {
-	n, virtual = min(*seeds, seedsAtMost), *seconds
+func span() (n, virtual int) {
 	if testing.Short() {
-		n, virtual = min(n, shortSeeds), min(virtual, 20)
+		return min(*seeds, 15), min(*seconds, 20)
 	}
-	return n, virtual
+	return *seeds, *seconds
 }
 
 // Property: R3, R4, R8, R9, R11, R13, R22, R25, R26, R29 (red: responses released before their append is durable; the
 // last entry repeated in every frame; commit + 1 in frames; PreVote off; commit not raised at open; a machine behind
 // its log not caught up; reads without the check of the leader's term; no bound on proposals; a transition left out)
 func TestSeeds(t *testing.T) {
-	n, virtual := span(1<<30, 15)
+	n, virtual := span()
 	var sum Result
 	for seed := *from; seed < *from+uint64(n); seed++ {
 		res := run(t, seed, shape(seed, virtual))
@@ -70,10 +69,10 @@ func TestSeeds(t *testing.T) {
 
 // Property: R22 (red: commit not raised to what was applied at open)
 func TestStorms(t *testing.T) {
-	n, virtual := span(1<<30, 15)
+	n, virtual := span()
 	var sum Result
 	for seed := *from; seed < *from+uint64(n); seed++ {
-		opts := shape(seed, virtual)
+		opts := shape(seed, max(virtual/3, 1)) // there is little calm in it
 		opts.Storm = true
 		res := run(t, seed, opts)
 		if res.Violation != nil {

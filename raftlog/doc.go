@@ -1,0 +1,132 @@
+// Package raftlog runs many raft groups on one node, over one journal, for
+// state machines that its users bring.
+//
+// # Layers
+//
+//	 Group.Propose, ReadIndex, Status          StateMachine.Apply, Applied
+//	              |                                     ^
+//	 Host:  one loop steps all groups;  a round of the journal for all of
+//	        them; frames to and from other nodes;  appliers
+//	              |  inputs                             ^  Effects
+//	              v                                     |
+//	 Core:  one replica of one group; a pure step over etcd raft's RawNode
+//	              |                                     ^
+//	        tail: the durable end of the log in memory, and older entries
+//	        from the partition log
+//
+// A Core has no goroutine, clock or lock and does no I/O but reading older
+// entries of its log. The same Core runs under the simulator (internal/sim),
+// where every property below is checked after each step, and in production,
+// where the host is all that is added.
+//
+// # What leaves a node, and when
+//
+// Everything rests on the order of three things: what is written, what is
+// said, what is applied.
+//
+//	frames       journalled in order; each carries term, vote and commit
+//	messages     leave at once, except:
+//	             - acknowledgements, votes and their refusals wait for the last
+//	               frame before them that holds entries, a term or a vote
+//	             - while a change of term or vote is on its way to the disk
+//	               nothing leaves, vote requests least of all
+//	entries      are applied when they are committed and durable here
+//	proposals    end when their entry is applied, or as told below
+//
+// The second exception departs from how raft says asynchronous writes may be
+// used. raft hands vote requests out to be sent at once. A candidate can then
+// win a term whose vote it has not written, crash, and win the same term once
+// more with other entries at the same places; Raft's log matching ends there.
+// TestRaftAloneLeadsATermTwice shows it on raft's public interface.
+//
+// A frame that carries nothing but a commit index wants no sync of its own.
+// It is written all the same: a commit index that is forgotten while a
+// configuration changes lets two leaders rise in one term.
+//
+// # Proposals
+//
+//	placed       in the leader's log, at an index and a term
+//	refused      nothing happened: not the leader, overloaded, handing over;
+//	             Retry, or Refused for what can never be proposed
+//	lost         leadership ended first: Unknown. Only if another entry is
+//	             known to be committed in its place: Retry
+//	applied      it is entry (index, term) of the committed log
+//
+// # Reads
+//
+// A read is a round of ReadIndex (Raft thesis, section 6.4): the leader
+// confirms with a quorum that it still leads, and the answer is an index to
+// wait for. One round runs at a time, for all reads that came before it began;
+// each try has a name that no other try, process or replica ever had. A leader
+// answers only after it has committed in its own term. "I am the leader" is
+// never a reason to trust what is here.
+//
+// # Failure
+//
+// A panic in raft, an error of a state machine or of a log fails one group on
+// this node; other groups go on. A failed journal fails the node. Nothing ends
+// the process.
+//
+// # KRaft conformance
+//
+// What a user sees is KRaft's quorum (KIP-595, KIP-853, KIP-996); what runs is
+// etcd raft. Kept, or corrected and why:
+//
+// States. transitions.go has the table of their changes.
+//
+//	KRaft         here             from raft
+//	Unattached    unattached       follower without a leader, voted or not
+//	Prospective   prospective      pre-candidate; term and vote untouched
+//	Candidate     candidate        candidate; a lost vote leads to unattached,
+//	                               not back to prospective
+//	Follower      follower         follower with a leader
+//	Leader        leader-starting  leader without a committed entry of its term:
+//	              leader-active    split, because only the second may show a
+//	                               high watermark, read, or change voters
+//	Resigned      resigned         corrected: also what a failed replica is, from
+//	                               any state, until it is opened again
+//	Observer      observer         learner, or in no configuration it knows
+//	-             removed          applied the change that removed it; a replica
+//	                               that did not cannot know, and stays what it was
+//
+// Messages.
+//
+//	Vote, PreVote      MsgVote, MsgPreVote. A voter that heard from a leader within
+//	                   an election timeout refuses both. A prospective moves on at
+//	                   quorum, without a period of grace.
+//	BeginQuorumEpoch   the first append of a term and every heartbeat
+//	EndQuorumEpoch     a transfer to one successor; it skips pre-vote, so only
+//	                   the leader that a replica follows may send it
+//	Fetch              MsgApp, pushed; liveness is the leader's heartbeats and its
+//	                   check that a quorum answers, not the followers' fetches
+//	FetchSnapshot      not in this version
+//	DescribeQuorum     Status: per replica match, next, last contact, last caught up
+//
+// Rules.
+//
+//	One leader per epoch       kept, per process: a restarted leader never leads its
+//	                           old term again, since its vote is durable first
+//	High watermark monotone    corrected: per node. A new leader may know less than
+//	                           the last one until it commits in its term, and a
+//	                           restarted replica less than before; both show
+//	                           nothing until then (Status.Readable)
+//	Observer logs are prefixes corrected: up to their own commit index; they too hold
+//	of the committed log       entries that are not committed
+//	acks                       an answer means a durable quorum; there is no in-sync
+//	                           set that shrinks
+//	Voter identity             a replica id is one stint of one data directory in one
+//	                           group and is never used again: KRaft's pair of node
+//	                           and directory id in one number. What is addressed to
+//	                           another id is dropped
+//	Voter changes              active when applied, not when appended; joint for a
+//	                           replacement. This version applies changes and
+//	                           proposes none
+//	An isolated leader         stops within two election timeouts, so two replicas
+//	                           may lead at one moment, never in one term
+//
+// One more correction concerns raft itself. A late message of a leader's
+// earlier term is answered without an index, to make that leader step down; if
+// it leads again by then, raft takes the answer for an acknowledgement of
+// entry 0 and looks for entry 1. Logs here begin above it, so the follower
+// would get nothing any more; such answers between equals are dropped.
+package raftlog
