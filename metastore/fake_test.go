@@ -229,27 +229,32 @@ func newFakeCluster(t *testing.T, n int) *fakeCluster {
 // start opens a store for node on fs.
 func (c *fakeCluster) start(node raftlog.NodeID, fs *simfs.FS) *fakeNode {
 	c.t.Helper()
-	n, err := c.tryStart(node, fs)
-	require.NoError(c.t, err)
-	return n
+	return c.startWith(node, fs, func(*fakeNode) {})
 }
 
-func (c *fakeCluster) tryStart(node raftlog.NodeID, fs *simfs.FS) (*fakeNode, error) {
+// startHeld opens a store that is given nothing to apply, and whose reads are
+// answered before it has.
+func (c *fakeCluster) startHeld(node raftlog.NodeID, fs *simfs.FS) *fakeNode {
+	c.t.Helper()
+	return c.startWith(node, fs, func(n *fakeNode) { n.hold, n.early = true, true })
+}
+
+func (c *fakeCluster) startWith(node raftlog.NodeID, fs *simfs.FS, prepare func(*fakeNode)) *fakeNode {
+	c.t.Helper()
 	n := &fakeNode{cluster: c, member: c.genesis.Members[node-1], moved: make(chan struct{}), results: map[raftlog.Index]raftlog.Result{}}
+	prepare(n)
 	store, err := open(context.Background(), Config{
 		FS: fs, Dir: "db", Node: node, Replica: n.member.Replica, Genesis: c.genesis, Caller: n,
 	}, func(o raftlog.GroupOptions) (group, error) {
 		n.options, n.applied = o, o.State.Index
 		return n, nil
 	})
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(c.t, err)
 	n.store = store
 	c.mu.Lock()
 	c.nodes[node] = n
 	c.mu.Unlock()
-	return n, nil
+	return n
 }
 
 // startAll opens all nodes and makes the first one the leader.

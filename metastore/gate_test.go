@@ -98,7 +98,7 @@ func TestAssignmentsAreUnavailableUntilCaughtUpOnce(t *testing.T) {
 	})
 }
 
-// Property: C2 (red: Round set when a leader is known)
+// Property: C2 (red: a known leader counted as a confirmed round)
 func TestALeaderInViewIsNotCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
@@ -115,18 +115,18 @@ func TestALeaderInViewIsNotCaughtUp(t *testing.T) {
 	})
 }
 
-// Property: C3 (red: RoundIndex taken from the status's commit)
+// Property: C3 (red: RoundIndex taken from what was applied here)
 func TestCatchingUpInBatchesDoesNotOpenEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		c.startAll()
+		fs := c.nodes[2].store.config.FS.(*simfs.FS)
+		require.NoError(t, c.nodes[2].store.Close())
 		for range 200 {
 			c.append(noop{})
 		}
-		fs := c.nodes[2].store.config.FS.(*simfs.FS)
-		require.NoError(t, c.nodes[2].store.Close())
-		n := c.start(2, fs)
-		n.set(func(n *fakeNode) { n.hold, n.early = true, true })
+		n := c.startHeld(2, fs)
+		require.Less(t, n.applied+100, c.last())
 		for at := n.applied + 10; at < c.last(); at += 10 {
 			n.catchUp(at) // all that this node's raft has heard of is applied
 			pass(time.Second)
@@ -137,12 +137,11 @@ func TestCatchingUpInBatchesDoesNotOpenEarly(t *testing.T) {
 	})
 }
 
-// Property: C4 (red: Applied taken from the status of raft; the empty entry's batch left out)
+// Property: C4 (red: raft's word that the read's index is applied taken for the state machine's; no batch for empty entries)
 func TestTheGateWaitsForTheStateMachinesOwnIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 1)
-		n := c.start(1, simfs.New(1))
-		n.set(func(n *fakeNode) { n.hold, n.early = true, true })
+		n := c.startHeld(1, simfs.New(1))
 		c.elect(1) // an empty entry: the read round is confirmed, and nothing applied
 		n.requireShut(t)
 		require.Contains(t, n.store.CatchingUp(), "applied is 1 of 2")
@@ -161,7 +160,7 @@ func TestTheGateOpensBehindAConfigurationEntry(t *testing.T) {
 	})
 }
 
-// Property: C5 (red: RoleLeaderStarting counted as leader; RoundTerm not compared)
+// Property: C5 (red: RoleLeaderStarting let through; RoundTerm not compared)
 func TestANewLeaderPassesABarrierFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
@@ -177,8 +176,7 @@ func TestANewLeaderPassesABarrierFirst(t *testing.T) {
 
 		// A follower whose round was confirmed becomes the leader before it has
 		// applied up to it.
-		n = c.start(2, simfs.New(2))
-		n.set(func(n *fakeNode) { n.hold, n.early = true, true })
+		n = c.startHeld(2, simfs.New(2))
 		c.elect(1)
 		synctest.Wait()
 		confirmed := c.last()

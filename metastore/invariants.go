@@ -19,7 +19,10 @@ import (
 //  5. A member's load is the sum of what the partitions put on it.
 func checkInvariants(v view) error {
 	c := checker{tx: newTx(v), loads: map[raftlog.NodeID]load{},
-		groups: map[raftlog.GroupID]bool{}, replicas: map[raftlog.ReplicaID]bool{}}
+		groups: map[raftlog.GroupID]bool{}, replicas: map[raftlog.ReplicaID]bool{}, next: map[counter]uint64{}}
+	for _, of := range []counter{counterNode, counterGroup, counterReplica} {
+		c.next[of] = must(c.tx, []byte{tableCounter, byte(of)}, (*decoder).uint)
+	}
 	catalog, err := loadCatalog(v)
 	if err != nil {
 		return err
@@ -58,6 +61,7 @@ type checker struct {
 	loads    map[raftlog.NodeID]load
 	groups   map[raftlog.GroupID]bool
 	replicas map[raftlog.ReplicaID]bool
+	next     map[counter]uint64
 }
 
 func (c *checker) topic(t *Topic, catalog *catalog) {
@@ -102,8 +106,7 @@ func (c *checker) replica(r raftlog.ReplicaID) {
 }
 
 func (c *checker) id(of counter, id uint64) {
-	next := must(c.tx, []byte{tableCounter, byte(of)}, (*decoder).uint)
-	if _, n := splitID(id); n == 0 || n >= next {
-		c.tx.fail(damaged("id %#x of counter %q, which is at %d", id, byte(of), next))
+	if _, n := splitID(id); n == 0 || n >= c.next[of] {
+		c.tx.fail(damaged("id %#x of counter %q, which is at %d", id, byte(of), c.next[of]))
 	}
 }

@@ -48,7 +48,7 @@ func history(t *testing.T, log []raftlog.Entry, g Genesis) map[raftlog.Index][32
 	return hashes
 }
 
-// Property: R11, I1 (red: decide took the loads of a random member first; open: producers and logs of partitions)
+// Property: R11, I1 (red: placement over shuffled members; the incarnation drawn again at apply; a restored state without its tombstones; open: partitions)
 func TestReplicasAtOneIndexAreEqual(t *testing.T) {
 	for seed := range seeds(40) {
 		g := testGenesis(3)
@@ -123,28 +123,37 @@ func TestACrashAtAnyOperationAppliesNothingTwice(t *testing.T) {
 	for i, image := range images {
 		recover(image, fmt.Sprintf("crash %d", i))
 	}
-	require.Greater(t, len(images), 100)
-	require.Greater(t, len(seen), 10, "crashes at many indices")
+	require.Greater(t, len(images), 20)
+	require.Greater(t, len(seen), 4, "crashes at many indices")
 }
 
-// imagesOf collects what crashes before each operation leave.
+// imagesOf collects what crashes before each operation leave. Before a sync
+// there is much that can be kept or lost, so there are many.
 func imagesOf(fs *simfs.FS, images *[]*simfs.FS) simfs.Hook {
 	var mu sync.Mutex
-	stride := int64(1)
+	stride, many := int64(1), 20
 	if testing.Short() {
-		stride = 5
+		stride, many = 5, 3
 	}
 	return func(op simfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if op.Seq%stride == 0 && op.Seq > 0 {
+		if op.Seq == 0 {
+			return nil
+		}
+		if op.Kind == simfs.OpSync {
+			for range many {
+				*images = append(*images, fs.Image(simfs.Random))
+			}
+		}
+		if op.Seq%stride == 0 {
 			*images = append(*images, fs.Image(simfs.Random), fs.Image(simfs.Strict))
 		}
 		return nil
 	}
 }
 
-// Property: C6 (red: the generation switched in a batch before the staged state was complete)
+// Property: C6 (red: the generation in use switched when the header was read; the switch not synced)
 func TestACrashDuringRestoreLeavesTheOldStateOrTheNew(t *testing.T) {
 	g := testGenesis(3)
 	log := script(5, 3, 60)
@@ -227,7 +236,7 @@ func TestEveryEntryAdvancesTheAppliedIndex(t *testing.T) {
 	require.NoError(t, m.db.close())
 }
 
-// Property: C9 (red: openMachine did not call know; open: types from a newer node while the cluster's version is raised)
+// Property: C9 (red: format.know always content; open: types from a newer node while the cluster's version is raised)
 func TestAStateOfANewerBuildIsRefusedUntouched(t *testing.T) {
 	for what, f := range map[string]format{
 		"layout version":      {layoutVersion + 1, 1},

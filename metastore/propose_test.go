@@ -21,6 +21,9 @@ func inCluster(t *testing.T, n int, f func(t *testing.T, c *fakeCluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, n)
 		c.startAll()
+		for _, n := range c.nodes {
+			<-n.store.CaughtUp()
+		}
 		f(t, c)
 	})
 }

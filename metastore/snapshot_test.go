@@ -27,10 +27,10 @@ func snapshotAt(t *testing.T, g Genesis, log []raftlog.Entry, at raftlog.Index) 
 
 func TestASnapshotOfManyChunksRestores(t *testing.T) {
 	g := testGenesis(3)
-	log := []raftlog.Entry{{Index: 2, Term: 1, Data: encodeCommand(createTopic{inc(1), "big", TopicConfig{Partitions: 10_000}})}}
+	log := []raftlog.Entry{{Index: 2, Term: 1, Data: encodeCommand(createTopic{inc(1), "big", TopicConfig{Partitions: 3_000, Replicas: 3}})}}
 	want := history(t, log, g)
 	snapshot := snapshotAt(t, g, log, 2)
-	require.Greater(t, len(snapshot), 5*chunkTarget)
+	require.Greater(t, len(snapshot), chunkTarget)
 	m := mustOpenMachine(t, simfs.New(2), g)
 	before, next := m.mu.changes, m.mu.changed
 	require.NoError(t, m.restore(bytes.NewReader(snapshot)))
@@ -41,7 +41,7 @@ func TestASnapshotOfManyChunksRestores(t *testing.T) {
 	require.NoError(t, m.db.close())
 }
 
-// Property: R24 (red: restore switched generations before the end chunk was read; open: cutting by log size, streams that resume, partitions)
+// Property: R24 (red: a stream that ends between two chunks taken as complete; a snapshot at the applied index taken; open: cutting by log size, streams that resume, partitions)
 func TestALateBrokenOrCutSnapshotChangesNothing(t *testing.T) {
 	g := testGenesis(3)
 	log := script(6, 3, 60)
@@ -54,10 +54,14 @@ func TestALateBrokenOrCutSnapshotChangesNothing(t *testing.T) {
 		t.Helper()
 		require.Error(t, m.restore(bytes.NewReader(b)), append([]any{why}, args...)...)
 	}
-	for cut := range len(snapshot) {
+	stride := 1
+	if testing.Short() {
+		stride = 7
+	}
+	for cut := r.IntN(stride); cut < len(snapshot); cut += stride {
 		refused(snapshot[:cut], "cut at %d", cut)
 	}
-	for at := range snapshot {
+	for at := r.IntN(stride); at < len(snapshot); at += stride {
 		b := bytes.Clone(snapshot)
 		b[at] ^= 1 << r.IntN(8)
 		refused(b, "flipped at %d", at)
