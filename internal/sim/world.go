@@ -134,10 +134,10 @@ func (w *world) handle(e event) {
 	}
 	if n.pausedUntil > w.now {
 		if e.kind == evTick {
-			w.after(n.pausedUntil-w.now+n.tick, e) // lost, as a stopped process loses them
-			return
+			w.after(n.tick, e) // lost, as a stopped process loses them
+		} else {
+			w.postpone(n, e)
 		}
-		w.after(n.pausedUntil-w.now, e)
 		return
 	}
 	switch e.kind {
@@ -173,10 +173,16 @@ func (w *world) handleWorld(e event) {
 	}
 }
 
+// postpone brings e back when a paused node goes on, or to look again: the
+// pause may end early.
+func (w *world) postpone(n *node, e event) {
+	w.after(min(n.pausedUntil-w.now, 100*millisecond), e)
+}
+
 // deliver hands over a message, now or when a paused node goes on.
 func (w *world) deliver(n *node, e event) {
 	if n.pausedUntil > w.now {
-		w.after(n.pausedUntil-w.now, e)
+		w.postpone(n, e)
 		return
 	}
 	r := e.r
