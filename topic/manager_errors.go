@@ -70,15 +70,19 @@ func readError(err error) error {
 	return raftlog.Retry(withoutOutcome{err})
 }
 
-// withoutOutcome is an error that does not match ErrOutcomeUnknown, whatever it
-// wraps.
+// withoutOutcome is an error that matches no outcome, whatever it wraps, so that
+// it can be given one.
 type withoutOutcome struct{ err error }
 
 func (e withoutOutcome) Error() string { return e.err.Error() }
 
-// Is matches what the error matches, but the outcome.
+// Is matches what the error matches, but outcomes.
 func (e withoutOutcome) Is(target error) bool {
-	return target != raftlog.ErrOutcomeUnknown && errors.Is(e.err, target)
+	switch target {
+	case raftlog.ErrOutcomeUnknown, raftlog.ErrRetry, raftlog.ErrRefused:
+		return false
+	}
+	return errors.Is(e.err, target)
 }
 
 // As finds the types that the error wraps.

@@ -129,8 +129,8 @@ func decodeError(code byte, body []byte) error {
 	if e.is != nil && raftlog.OutcomeOf(e.is) == outcome {
 		return e
 	}
-	if e.is != nil && errors.Is(e.is, raftlog.ErrOutcomeUnknown) {
-		e.is = nil // it would hide the outcome
+	if e.is != nil {
+		e.is = withoutOutcome{e.is} // another one was laid over it
 	}
 	switch outcome {
 	case raftlog.OutcomeRetry:

@@ -1,0 +1,48 @@
+package topic
+
+import "github.com/stelelog/stele/storage"
+
+// What the tests of the calls see of them.
+
+// EncodeError is an error as a response says it.
+func EncodeError(err error) []byte { return encodeError(err) }
+
+// DecodeResponse returns the error of a response, or nil.
+func DecodeResponse(resp []byte) error {
+	_, err := decodeResponse(resp)
+	return err
+}
+
+// WireExample is a request or response.
+type WireExample struct {
+	Name  string
+	Bytes []byte
+}
+
+// WireExamples returns one of each kind.
+func WireExamples(i storage.Incarnation) []WireExample {
+	a := address{i, 5}
+	fetched := make([]byte, fetchedHead, fetchedHead+3)
+	putFetched(fetched, Fetched{Start: 1, HighWatermark: 9, Next: 7})
+	return []WireExample{
+		{"produce", encodeProduce(a, 3, []byte("batch"))},
+		{"fetch", encodeFetch(a, fetchCall{FetchRequest{From: 4, MaxBytes: 1 << 20, Seen: 8}, 500})},
+		{"offsets", a.append(nil, flagLinearizable)},
+		{"seal", a.append(nil, 0)},
+		{"produced", encodeProduced(11)},
+		{"fetched", append(fetched, "xyz"...)},
+		{"offsets_are", encodeOffsets(offsets{2, 12})},
+		{"sealed", responseHead(0)},
+	}
+}
+
+// DecodeAll reads data as whatever may arrive.
+func DecodeAll(data []byte) []error {
+	_, _, body, err := decodeAddress(data)
+	_, _, produce := decodeProduce(body)
+	_, fetch := decodeFetch(body)
+	_, produced := decodeProduced(data)
+	_, fetched := decodeFetched(data)
+	_, are := decodeOffsets(data)
+	return []error{err, produce, fetch, produced, fetched, are}
+}
