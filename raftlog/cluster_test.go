@@ -135,6 +135,13 @@ func (l *ledger) Apply(entries []raftlog.Entry, results []raftlog.Result) error 
 	return nil
 }
 
+// close makes every later Apply wait for the gate.
+func (l *ledger) close(gate chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gate = gate
+}
+
 func (l *ledger) Applied(raftlog.Index) {}
 
 func (l *ledger) snapshot() []string {
@@ -151,9 +158,26 @@ type node struct {
 	id      raftlog.NodeID
 	disk    *simfs.FS
 	store   *storage.Store
-	host    *raftlog.Host
-	groups  map[raftlog.GroupID]*raftlog.Group
+	host    *raftlog.Host // nil while it is stopped
 	ledgers map[raftlog.GroupID]*ledger
+
+	mu     sync.Mutex // groups is also read by load
+	groups map[raftlog.GroupID]*raftlog.Group
+}
+
+func (n *node) group(g raftlog.GroupID) *raftlog.Group {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.groups[g]
+}
+
+func (n *node) setGroup(g raftlog.GroupID, group *raftlog.Group) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.groups == nil {
+		n.groups = map[raftlog.GroupID]*raftlog.Group{}
+	}
+	n.groups[g] = group
 }
 
 // cluster is some hosts in one bubble, each group with a replica on each.
@@ -228,7 +252,7 @@ func (c *cluster) start(n *node) error {
 		return errors.Join(err, store.Close())
 	}
 	n.store, n.host = store, host
-	n.groups, n.ledgers = map[raftlog.GroupID]*raftlog.Group{}, map[raftlog.GroupID]*ledger{}
+	n.ledgers = map[raftlog.GroupID]*ledger{}
 	c.net.set(n.id, host)
 	for _, g := range c.groups {
 		l := &ledger{}
@@ -239,7 +263,8 @@ func (c *cluster) start(n *node) error {
 		if err != nil {
 			return err
 		}
-		n.groups[g], n.ledgers[g] = group, l
+		n.ledgers[g] = l
+		n.setGroup(g, group)
 	}
 	return nil
 }

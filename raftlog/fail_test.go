@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,22 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stallSyncs makes the journal syncs of a node wait until the channel is closed.
-func stallSyncs(n *node) chan struct{} {
-	release := make(chan struct{})
+// stallSyncs makes the journal syncs of a node wait until they are released.
+func stallSyncs(n *node) (release func()) {
+	gate := make(chan struct{})
 	n.disk.SetHook(func(op simfs.Op) error {
 		if op.Kind == simfs.OpSync && strings.Contains(op.Path, "/journal/") {
-			<-release
+			<-gate
 		}
 		return nil
 	})
-	return release
+	return sync.OnceFunc(func() { close(gate) })
 }
 
 var errDisk = errors.New("the disk says no")
 
 // A state machine that panics or fails ends its group on this node, and
 // nothing else, there or elsewhere.
+// Property: L1, R27 (red: no recover around apply; frames of a failed group forgotten by a rotation)
 func TestStateMachineFails(t *testing.T) {
 	for _, how := range []string{"panic", "error"} {
 		t.Run(how, func(t *testing.T) {
@@ -88,6 +90,7 @@ func TestStateMachineFails(t *testing.T) {
 }
 
 // A callback that panics is a bug of one group's user.
+// Property: L1 (red: no recover around callbacks)
 func TestCallbackPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1, 2)
@@ -97,11 +100,20 @@ func TestCallbackPanics(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, raftlog.RoleResigned, n.groups[1].Status().Role)
 		c.must(2, "x")
+		// The same where a proposal is refused, by the loop.
+		n.groups[2].Propose(nil, func(p raftlog.Proposal) {
+			require.ErrorIs(t, p.Err, raftlog.ErrEmptyProposal)
+			panic("a bug")
+		})
+		time.Sleep(time.Second)
+		require.Equal(t, raftlog.RoleResigned, n.groups[2].Status().Role)
+		require.NoError(t, n.host.Failed())
 	})
 }
 
 // A node whose journal fails acknowledges nothing any more; all who wait are
 // told that it may have happened; the others go on.
+// Property: S5 (red: the error of a round ignored)
 func TestJournalFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 2)
@@ -133,6 +145,7 @@ func TestJournalFails(t *testing.T) {
 
 // A log that cannot be written ends its group here; the node goes on, and after
 // a restart the log is whole again.
+// Property: S5, R27 (red: frames of a failed group forgotten by a rotation)
 func TestLogFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 2)
@@ -163,6 +176,7 @@ func TestLogFails(t *testing.T) {
 
 // An acknowledged record is synced on a majority: with two journals stuck
 // nothing is acknowledged, with one stuck everything is.
+// Property: P8 (red: appends count as durable before their sync)
 func TestAcknowledgedMeansQuorum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
@@ -172,15 +186,17 @@ func TestAcknowledgedMeansQuorum(t *testing.T) {
 		leader := c.leader(1)
 		one, two := c.nodes[int(leader.id)%3], c.nodes[(int(leader.id)+1)%3]
 		free := stallSyncs(one)
+		defer free()
 		c.must(1, "one journal is stuck")
 		freeToo := stallSyncs(two)
+		defer freeToo()
 		done := make(chan raftlog.Proposal, 1)
 		leader.groups[1].Propose([]byte("two journals are stuck"), func(p raftlog.Proposal) { done <- p })
 		time.Sleep(election / 2)
 		require.Empty(t, done)
-		close(freeToo)
+		freeToo()
 		require.NoError(t, (<-done).Err)
-		close(free)
+		free()
 		c.settle(1)
 	})
 }

@@ -19,11 +19,11 @@ type groupMessage struct {
 	m     *pb.Message
 }
 
-func message(t pb.MessageType, from, to, term uint64) *pb.Message {
+func frameMessage(t pb.MessageType, from, to, term uint64) *pb.Message {
 	return &pb.Message{Type: t.Enum(), From: new(from), To: new(to), Term: new(term)}
 }
 
-func entry(kind pb.EntryType, index, term uint64, data string) *pb.Entry {
+func frameEntry(kind pb.EntryType, index, term uint64, data string) *pb.Entry {
 	e := &pb.Entry{Type: kind.Enum(), Index: new(index), Term: new(term)}
 	if data != "" {
 		e.Data = []byte(data)
@@ -33,37 +33,37 @@ func entry(kind pb.EntryType, index, term uint64, data string) *pb.Entry {
 
 // goldenMessages has every message that travels and every field.
 func goldenMessages() []groupMessage {
-	app := message(pb.MsgApp, 1, 2, 7)
+	app := frameMessage(pb.MsgApp, 1, 2, 7)
 	app.Index, app.LogTerm, app.Commit = new(uint64(41)), new(uint64(5)), new(uint64(40))
 	app.Entries = []*pb.Entry{
-		entry(pb.EntryNormal, 42, 5, "records"),
-		entry(pb.EntryNormal, 43, 7, ""),
-		entry(pb.EntryConfChangeV2, 44, 7, "change"),
-		entry(pb.EntryConfChange, 45, 7, "old change"),
+		frameEntry(pb.EntryNormal, 42, 5, "records"),
+		frameEntry(pb.EntryNormal, 43, 7, ""),
+		frameEntry(pb.EntryConfChangeV2, 44, 7, "change"),
+		frameEntry(pb.EntryConfChange, 45, 7, "old change"),
 	}
-	empty := message(pb.MsgApp, 1, 2, 7)
+	empty := frameMessage(pb.MsgApp, 1, 2, 7)
 	empty.Index, empty.LogTerm, empty.Commit = new(uint64(1<<40)), new(uint64(5)), new(uint64(300))
-	appResp := message(pb.MsgAppResp, 2, 1, 7)
+	appResp := frameMessage(pb.MsgAppResp, 2, 1, 7)
 	appResp.Index, appResp.LogTerm, appResp.Commit = new(uint64(41)), new(uint64(4)), new(uint64(12))
 	appResp.Reject, appResp.RejectHint = new(true), new(uint64(39))
-	vote := message(pb.MsgVote, 1, 3, 8)
+	vote := frameMessage(pb.MsgVote, 1, 3, 8)
 	vote.Index, vote.LogTerm, vote.Context = new(uint64(45)), new(uint64(7)), []byte("CampaignTransfer")
-	beat := message(pb.MsgHeartbeat, 1, 3, 7)
+	beat := frameMessage(pb.MsgHeartbeat, 1, 3, 7)
 	beat.Commit, beat.Context = new(uint64(44)), []byte("read 9")
-	beatResp := message(pb.MsgHeartbeatResp, 3, 1, 7)
+	beatResp := frameMessage(pb.MsgHeartbeatResp, 3, 1, 7)
 	beatResp.Context = []byte("read 9")
-	read := message(pb.MsgReadIndex, 3, 1, 0)
+	read := frameMessage(pb.MsgReadIndex, 3, 1, 0)
 	read.Entries = []*pb.Entry{{Data: []byte("read 10")}}
-	readResp := message(pb.MsgReadIndexResp, 1, 3, 7)
+	readResp := frameMessage(pb.MsgReadIndexResp, 1, 3, 7)
 	readResp.Index, readResp.LogTerm = new(uint64(44)), new(uint64(0))
 	readResp.Entries = []*pb.Entry{{Data: []byte("read 10")}}
-	refused := message(pb.MsgVoteResp, 3, 1, 8)
+	refused := frameMessage(pb.MsgVoteResp, 3, 1, 8)
 	refused.Reject = new(true)
 	return []groupMessage{
 		{1, app}, {1, empty}, {2, appResp}, {300, vote}, {300, refused},
 		{1, beat}, {1, beatResp}, {1, read}, {1 << 60, readResp},
-		{5, message(pb.MsgPreVote, 1, 2, 9)}, {5, message(pb.MsgPreVoteResp, 2, 1, 9)},
-		{6, message(pb.MsgTransferLeader, 1, 2, 0)}, {6, message(pb.MsgTimeoutNow, 1, 2, 9)},
+		{5, frameMessage(pb.MsgPreVote, 1, 2, 9)}, {5, frameMessage(pb.MsgPreVoteResp, 2, 1, 9)},
+		{6, frameMessage(pb.MsgTransferLeader, 1, 2, 0)}, {6, frameMessage(pb.MsgTimeoutNow, 1, 2, 9)},
 	}
 }
 
@@ -119,13 +119,13 @@ func TestFrameGolden(t *testing.T) {
 func TestFrameRefusesWhatDoesNotTravel(t *testing.T) {
 	frame := []byte{frameVersion}
 	for _, kind := range []pb.MessageType{pb.MsgHup, pb.MsgProp, pb.MsgSnap, pb.MsgStorageAppend, pb.MsgUnreachable} {
-		b, err := appendMessage(frame, 1, message(kind, 1, 2, 3))
+		b, err := appendMessage(frame, 1, frameMessage(kind, 1, 2, 3))
 		require.Error(t, err, kind)
 		require.Equal(t, frame, b)
 	}
-	gap := message(pb.MsgApp, 1, 2, 7)
+	gap := frameMessage(pb.MsgApp, 1, 2, 7)
 	gap.Index, gap.LogTerm = new(uint64(4)), new(uint64(3))
-	for _, e := range []*pb.Entry{entry(pb.EntryNormal, 6, 3, "gap"), entry(pb.EntryNormal, 5, 2, "fallen term")} {
+	for _, e := range []*pb.Entry{frameEntry(pb.EntryNormal, 6, 3, "gap"), frameEntry(pb.EntryNormal, 5, 2, "fallen term")} {
 		gap.Entries = []*pb.Entry{e}
 		b, err := appendMessage(frame, 1, gap)
 		require.Error(t, err)
@@ -135,6 +135,7 @@ func TestFrameRefusesWhatDoesNotTravel(t *testing.T) {
 
 // A frame that is cut or changed anywhere is an error or other messages, and
 // never a panic.
+// Property: S11 (red: the length of data not checked)
 func TestFrameDamage(t *testing.T) {
 	frame := encodeAll(t, goldenMessages())
 	for i := range frame {
@@ -154,11 +155,11 @@ func TestFrameDamage(t *testing.T) {
 
 // Small entries do not keep a large frame alive; large ones are not copied.
 func TestFrameAliasing(t *testing.T) {
-	small, large := message(pb.MsgApp, 1, 2, 7), message(pb.MsgApp, 1, 2, 7)
+	small, large := frameMessage(pb.MsgApp, 1, 2, 7), frameMessage(pb.MsgApp, 1, 2, 7)
 	small.Index, small.LogTerm = new(uint64(4)), new(uint64(7))
-	small.Entries = []*pb.Entry{entry(pb.EntryNormal, 5, 7, "small")}
+	small.Entries = []*pb.Entry{frameEntry(pb.EntryNormal, 5, 7, "small")}
 	large.Index, large.LogTerm = new(uint64(4)), new(uint64(7))
-	large.Entries = []*pb.Entry{entry(pb.EntryNormal, 5, 7, string(make([]byte, 1000)))}
+	large.Entries = []*pb.Entry{frameEntry(pb.EntryNormal, 5, 7, string(make([]byte, 1000)))}
 	frame := encodeAll(t, []groupMessage{{1, small}, {2, large}})
 	got, err := decodeAll(frame)
 	require.NoError(t, err)
@@ -168,7 +169,7 @@ func TestFrameAliasing(t *testing.T) {
 	require.EqualValues(t, 9, got[1].m.Entries[0].Data[999])
 }
 
-// Property: S11 (red: count of entries not bounded by the bytes left; the length of data not checked)
+// Property: S11 (red: the count of entries not bounded by the bytes left)
 func FuzzFrame(f *testing.F) {
 	f.Add(encodeAll(f, goldenMessages()))
 	f.Add([]byte{frameVersion})

@@ -47,6 +47,7 @@ func TestTransferLeadership(t *testing.T) {
 }
 
 // Every call that waits ends when its context does, or with the host.
+// Property: L4 (red: waiting for the loop without a context; reads without a context)
 func TestContexts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
@@ -54,9 +55,7 @@ func TestContexts(t *testing.T) {
 		c.must(1, "x")
 		n := c.leader(1)
 		gate := make(chan struct{})
-		n.ledgers[1].mu.Lock()
-		n.ledgers[1].gate = gate
-		n.ledgers[1].mu.Unlock()
+		n.ledgers[1].close(gate)
 		done := make(chan raftlog.Proposal, 1)
 		n.groups[1].Propose([]byte("y"), func(p raftlog.Proposal) { done <- p })
 		time.Sleep(tick)
@@ -91,6 +90,7 @@ func TestContexts(t *testing.T) {
 }
 
 // Close and Abort end every call, at any moment, as often as they are called.
+// Property: L3 (red: the writer not ended; the end does not wait for the goroutines)
 func TestCloseAndAbort(t *testing.T) {
 	for i := range seeds(24, 6) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -147,6 +147,7 @@ func TestCloseAndAbort(t *testing.T) {
 
 // A closed leader hands over: the group is led again at once, and the next
 // start finds a checkpoint.
+// Property: H10 (red: no hand-over at Close)
 func TestCloseHandsOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 5)
@@ -191,6 +192,7 @@ func TestCloseWithoutTarget(t *testing.T) {
 
 // Two clusters in one process share nothing: one is slow, fails and ends, and
 // the other does not notice.
+// Property: L2 (red: a counter shared by all hosts)
 func TestHostsShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := startCluster(t, 1, 3, 2), startCluster(t, 2, 3, 2)
@@ -210,6 +212,7 @@ func TestHostsShareNothing(t *testing.T) {
 		a.stopAll()
 		b.must(1, "c")
 		require.Equal(t, []string{"b", "c"}, b.settle(1))
+		require.Equal(t, before.EntriesApplied+1, b.nodes[0].host.Stats().EntriesApplied)
 		require.Equal(t, before.ElectionsWon, b.nodes[0].host.Stats().ElectionsWon)
 	})
 }
@@ -250,7 +253,8 @@ func TestGroupsComeAndGo(t *testing.T) {
 		again := &ledger{}
 		group, err := n.host.OpenGroup(c.options(n, 1, again))
 		require.NoError(t, err)
-		n.groups[1], n.ledgers[1] = group, again
+		n.ledgers[1] = again
+		n.setGroup(1, group)
 		c.must(1, "reopened")
 		require.Equal(t, []string{"x", "reopened"}, c.settle(1))
 
@@ -272,6 +276,7 @@ func TestGroupsComeAndGo(t *testing.T) {
 	})
 }
 
+// Property: R32 (red: the configuration not asked whether it lists the replica; open: replicas that start empty)
 func TestOpenGroupRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1, 1)

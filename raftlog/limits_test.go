@@ -3,6 +3,7 @@ package raftlog_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 // An isolated leader stops within two election timeouts, and says of what it
 // accepted that it may have happened.
+// Property: R14, P9 (red: no quorum check; proposals of a lost leadership left waiting)
 func TestIsolatedLeader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
@@ -62,6 +64,7 @@ func TestIsolatedLeader(t *testing.T) {
 }
 
 // Without a quorum what waits is bounded, and more is refused at once.
+// Property: R26, P9 (red: no budget of the group; no budget of the node; refused without an outcome)
 func TestOverload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(t, 1, 3, 2)
@@ -117,6 +120,7 @@ func TestOverload(t *testing.T) {
 
 // A state machine that hangs holds up its own group alone, and its proposals
 // are bounded.
+// Property: R27 (red: apply runs in the loop)
 func TestSlowApply(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 3)
@@ -125,10 +129,10 @@ func TestSlowApply(t *testing.T) {
 			c.must(g, "before")
 		}
 		gate := make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
 		for _, n := range c.nodes {
-			n.ledgers[1].mu.Lock()
-			n.ledgers[1].gate = gate
-			n.ledgers[1].mu.Unlock()
+			n.ledgers[1].close(gate)
 		}
 		slow := make(chan raftlog.Proposal, 1)
 		c.leader(1).groups[1].Propose([]byte("slow"), func(p raftlog.Proposal) { slow <- p })
@@ -143,7 +147,7 @@ func TestSlowApply(t *testing.T) {
 		default:
 		}
 		require.Equal(t, raftlog.RoleLeaderActive, c.leader(1).groups[1].Status().Role)
-		close(gate)
+		open()
 		require.NoError(t, (<-slow).Err)
 		c.settle(1)
 	})
@@ -151,6 +155,7 @@ func TestSlowApply(t *testing.T) {
 
 // A follower whose journal is stuck drops what it has no room for, and catches
 // up later.
+// Property: R26 (red: no budget of unwritten bytes)
 func TestUnwrittenBytesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(t, 1, 3, 1)
@@ -162,11 +167,12 @@ func TestUnwrittenBytesAreBounded(t *testing.T) {
 		leader := c.leader(1)
 		slow := c.nodes[int(leader.id)%3]
 		release := stallSyncs(slow)
+		defer release()
 		for range 100 {
 			c.must(1, strings.Repeat("x", 2000))
 		}
 		require.NotZero(t, slow.host.Stats().MessagesDropped)
-		close(release)
+		release()
 		require.Len(t, c.settle(1), 101)
 	})
 }

@@ -51,6 +51,7 @@ func (r *register) crash() *raftlog.AppliedState {
 
 // A state machine with a state of its own may come back behind the log or
 // ahead of it: it gets what it misses once, and the log too.
+// Property: R11 (red: entries applied that the state machine has; entries appended that the log has)
 func TestStateMachineWithOwnState(t *testing.T) {
 	for seed := range uint64(seeds(20, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -77,7 +78,7 @@ func restartOwnState(t *testing.T, seed uint64) {
 		o.State.Conf = o.Create.Conf
 		group, err := n.host.OpenGroup(o)
 		require.NoError(t, err, "seed %d", seed)
-		n.groups[1] = group
+		n.setGroup(1, group)
 		for i := range 30 + rng.IntN(60) {
 			data := fmt.Sprint(i, strings.Repeat("x", rng.IntN(1000)))
 			p := c.must(1, data)

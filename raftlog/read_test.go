@@ -1,6 +1,7 @@
 package raftlog_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 // Whatever moves leadership about, a read on any node that began after a write
 // was acknowledged sees it.
+// Property: R25 (red: reads answered before their index is applied)
 func TestReadsSeeAcknowledgedWrites(t *testing.T) {
 	for seed := range uint64(seeds(6, 2)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -75,6 +77,9 @@ func readUnderFaults(t *testing.T, seed uint64) {
 	}
 	for range 12 {
 		n := c.nodes[rng.IntN(3)]
+		if rng.IntN(2) == 0 {
+			n = c.leader(1)
+		}
 		switch rng.IntN(3) {
 		case 0:
 			ctx, cancel := withTimeout(election)
@@ -95,6 +100,7 @@ func readUnderFaults(t *testing.T, seed uint64) {
 
 // With one voter raft itself does not check that the leader knows what was
 // committed before it.
+// Property: R25 (red: reads stepped on a leader that has not committed in its term)
 func TestReadOnRestartedSingleVoter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1, 1)
@@ -115,7 +121,58 @@ func TestReadOnRestartedSingleVoter(t *testing.T) {
 	})
 }
 
+// A leader whose process was paused while others elected another one wakes up
+// believing that it leads. It must not answer from what it knows.
+// Property: R25 (red: a leader answers from its own applied index)
+func TestPausedLeaderAnswersNoReads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(t, 1, 3, 1)
+		defer c.stopAll()
+		var paused [4]atomic.Pointer[chan struct{}]
+		c.config = func(cfg *raftlog.Config) {
+			cfg.StepHook = func(*raftlog.Core, *raftlog.Effects) {
+				if gate := paused[cfg.Node].Load(); gate != nil {
+					<-*gate
+				}
+			}
+		}
+		c.startAll()
+		c.must(1, "before")
+		old := c.leader(1)
+		gate := make(chan struct{})
+		paused[old.id].Store(&gate)
+		c.net.isolate(old.id, true)
+		time.Sleep(4 * election)
+		var written raftlog.Proposal
+		for _, n := range c.nodes {
+			if n != old && n.groups[1].Status().Role.IsLeader() {
+				written = n.propose(1, "while it was paused")
+			}
+		}
+		require.NoError(t, written.Err)
+		require.NotZero(t, written.Index)
+		require.Equal(t, raftlog.RoleLeaderActive, old.groups[1].Status().Role)
+		read := make(chan raftlog.Index, 1)
+		go func() {
+			ctx, cancel := withTimeout(10 * election)
+			defer cancel()
+			at, _ := old.groups[1].ReadIndex(ctx)
+			read <- at
+		}()
+		time.Sleep(time.Millisecond)
+		close(gate)
+		paused[old.id].Store(nil)
+		time.Sleep(election)
+		c.net.isolate(old.id, false)
+		if at := <-read; at != 0 {
+			require.GreaterOrEqual(t, at, written.Index)
+		}
+		c.settle(1)
+	})
+}
+
 // The state machine is asked for nothing that it has not applied.
+// Property: R25 (red: reads answered before their index is applied)
 func TestReadWaitsForApply(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
@@ -125,16 +182,16 @@ func TestReadWaitsForApply(t *testing.T) {
 		follower := c.nodes[int(leader.id)%3]
 		c.settle(1)
 		gate := make(chan struct{})
-		follower.ledgers[1].mu.Lock()
-		follower.ledgers[1].gate = gate
-		follower.ledgers[1].mu.Unlock()
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
+		follower.ledgers[1].close(gate)
 		p := c.must(1, "behind the gate")
 
 		ctx, cancel := withTimeout(time.Second)
 		defer cancel()
 		_, err := follower.groups[1].ReadIndex(ctx)
-		require.ErrorIs(t, err, ctx.Err())
-		close(gate)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		open()
 		ctx, cancel = withTimeout(time.Second)
 		defer cancel()
 		at, err := follower.groups[1].ReadIndex(ctx)
@@ -143,6 +200,7 @@ func TestReadWaitsForApply(t *testing.T) {
 	})
 }
 
+// Property: P3 (red: readable whatever the core says; open: sessions)
 func TestReadable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
