@@ -72,9 +72,8 @@ func TestManyPartitionsOpenQuickly(t *testing.T) {
 		begun := time.Now()
 		c.create("orders", 300)
 		require.Less(t, time.Since(begun), 3*time.Second) // virtual: elections, not one by one
-		n := c.node(3)
 		c.crash(3, simfs.Strict)
-		n = c.start(3)
+		n := c.start(3)
 		<-n.meta.CaughtUp()
 		settle(t, "reopened", func() bool {
 			s := n.topics.Status()
