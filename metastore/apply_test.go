@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 func TestGenesisIsTheStateAtIndexOne(t *testing.T) {
@@ -98,7 +99,7 @@ func TestCreateTopicRefusals(t *testing.T) {
 	is := func(want error) func(*testing.T, error) {
 		return func(t *testing.T, err error) { require.ErrorIs(t, err, want) }
 	}
-	long := strings.Repeat("a", 250)
+	long := strings.Repeat("a", 180)
 	for _, c := range []struct {
 		command createTopic
 		want    func(*testing.T, error)
@@ -142,11 +143,21 @@ func TestCreateTopicRefusals(t *testing.T) {
 
 func TestTheLimitsThemselvesAreAllowed(t *testing.T) {
 	v := seeded(t, testGenesis(3))
-	got, err := v.decided(t, createTopic{inc(1), strings.Repeat("a", 249), TopicConfig{Partitions: 10_000, Replicas: 3, MaxBatchBytes: 16 << 20}})
+	got, err := v.decided(t, createTopic{inc(1), strings.Repeat("a", 179), TopicConfig{Partitions: 10_000, Replicas: 3, MaxBatchBytes: 16 << 20}})
 	require.NoError(t, err)
 	require.Len(t, got.(*Topic).Partitions, 10_000)
 	_, err = v.decided(t, createTopic{inc(2), "A.b_c-9", TopicConfig{Partitions: 1, Replicas: 1, MaxBatchBytes: 1024}})
 	require.NoError(t, err)
+}
+
+func TestTopicNamesAreThoseThatStorageTakes(t *testing.T) {
+	names := []string{"", ".", "..", "...", "a", strings.Repeat("a", storage.MaxNameLength), strings.Repeat("a", storage.MaxNameLength+1), "\xff", "é"}
+	for c := range 256 {
+		names = append(names, "a"+string([]byte{byte(c)}))
+	}
+	for _, name := range names {
+		require.Equal(t, storage.ValidateName(name) == nil, checkTopicName(name) == nil, "%q", name)
+	}
 }
 
 func TestCreatingAnIncarnationTwiceIsOneTopic(t *testing.T) {

@@ -148,12 +148,15 @@ type Member struct {
 	Addr    string
 }
 
-const maxNameBytes = 249
+// maxNameBytes is what storage can make a directory and its name in quarantine
+// of.
+const maxNameBytes = 179
 
-// checkTopicName: what a directory name can hold on every system, and cannot
-// be confused with '@' and '~' of directories that stele makes itself.
+// checkTopicName accepts what storage does (a test compares): what can be part
+// of a file name on every system, without the '@' and '~' of names that stele
+// makes itself.
 func checkTopicName(name string) error {
-	const allowed = "1 to 249 of A-Z a-z 0-9 . _ -, and neither . nor .."
+	const allowed = "1 to 179 of A-Z a-z 0-9 . _ -, and neither . nor .."
 	if len(name) < 1 || len(name) > maxNameBytes || name == "." || name == ".." {
 		return invalid("Topic.Name", name, allowed)
 	}
