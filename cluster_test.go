@@ -322,3 +322,38 @@ func TestOpenRefuses(t *testing.T) {
 		require.True(t, errors.Is(err, context.Canceled) && stele.OutcomeOf(err) == stele.OutcomeRetry)
 	})
 }
+
+// Property: S10 (red: the log of each partition read through when it was opened)
+func TestReopenReadsNoLog(t *testing.T) {
+	read := func(records int) (topics, journal int64) {
+		testcluster.Run(t, testcluster.Options{Nodes: 1}, func(c *testcluster.Cluster) {
+			t := c.T
+			c.StartAll()
+			mustCreate(c, 0, "orders", 1)
+			p, err := c.Node(0).NewProducer(stele.ProducerConfig{})
+			require.NoError(t, err)
+			for n := 0; n < records; n += 100 {
+				batch := make([]stele.Record, 100)
+				for i := range batch {
+					batch[i].Value = make([]byte, 200)
+				}
+				_, err := p.ProduceTo(t.Context(), "orders", 0, batch...)
+				require.NoError(t, err)
+			}
+			require.NoError(t, p.Close(t.Context()))
+			c.Close(0)
+			m := c.Member(0)
+			topicsBefore, journalBefore := m.FS.Counts("/"+testcluster.Dir+"/topics").BytesRead, m.FS.Counts("/"+testcluster.Dir+"/journal").BytesRead
+			c.StartAll()
+			c.Eventually(func() bool { s := c.Node(0).Status().Partitions; return len(s) == 1 && s[0].Readable }, "the partition opens")
+			topics = m.FS.Counts("/"+testcluster.Dir+"/topics").BytesRead - topicsBefore
+			journal = m.FS.Counts("/"+testcluster.Dir+"/journal").BytesRead - journalBefore
+		})
+		return topics, journal
+	}
+	topics, journal := read(1_000)
+	topicsLater, journalLater := read(20_000)
+	t.Logf("topics: %d bytes after 1,000 records, %d after 20,000; journal: %d, %d", topics, topicsLater, journal, journalLater)
+	require.LessOrEqual(t, topicsLater, topics+1<<10)
+	require.LessOrEqual(t, journalLater, 2*journal+64<<10)
+}
