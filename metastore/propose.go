@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/stelelog/stele/raftlog"
@@ -248,5 +249,6 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	if err := c.check(); err != nil {
 		return encodeAnswer(answer{err: err}), nil
 	}
-	return encodeAnswer(s.proposeHere(ctx, request)), nil
+	// The log keeps what it is given; the request is the caller's.
+	return encodeAnswer(s.proposeHere(ctx, slices.Clone(request))), nil
 }
