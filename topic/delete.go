@@ -45,7 +45,7 @@ func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
 		}
 	}
 	if err := m.finishDelete(ctx, &t); err != nil {
-		return raftlog.Unknown(fmt.Errorf("topic: delete %s: it is finished later: %w", name, err))
+		return raftlog.Unknown(withoutOutcome{fmt.Errorf("topic: delete %s: it is finished later: %w", name, err)})
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (m *Manager) seal(ctx context.Context, name string, a address, p metastore.
 			return nil
 		}
 		if b.wait(ctx, m.cfg.Clock, nil); ctx.Err() != nil {
-			return fmt.Errorf("seal %s/%d: %w (%w)", name, p.Index, raftlog.UnknownCause(ctx), err)
+			return fmt.Errorf("seal %s/%d: %w (%w)", name, p.Index, raftlog.UnknownCause(ctx), withoutOutcome{err})
 		}
 	}
 }

@@ -55,8 +55,8 @@ func (e *PartialError) Error() string {
 // Is gives the error its outcome: for the call as a whole it is unknown.
 func (e *PartialError) Is(target error) bool { return target == raftlog.ErrOutcomeUnknown }
 
-// Unwrap gives the error of the first part that failed.
-func (e *PartialError) Unwrap() error { return e.Err }
+// Unwrap gives the error of the first part that failed, without its outcome.
+func (e *PartialError) Unwrap() error { return withoutOutcome{e.Err} }
 
 // NoOffset is the offset of a record that has none.
 const NoOffset storage.Offset = -1

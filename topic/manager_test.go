@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,7 +83,7 @@ func TestManyPartitionsOpenQuickly(t *testing.T) {
 	})
 }
 
-// Property: C1 (red: the reconciler did not wait for CaughtUp)
+// Property: C1 (red: the reconciler opened what the old state of the metadata listed)
 func TestNothingIsOpenedBeforeTheMetadataHasCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -104,7 +105,48 @@ func TestNothingIsOpenedBeforeTheMetadataHasCaughtUp(t *testing.T) {
 	})
 }
 
-// Property: I11, M2 (red: DeleteTopic did not seal; open: sealing by many nodes)
+// TestALeaderThatMissesTheDeletionTakesNoRecords: what replicas do not know,
+// their log knows.
+//
+// Property: I11 (red: DeleteTopic sealed nothing; open: moves)
+func TestALeaderThatMissesTheDeletionTakesNoRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCluster(t, 3, 1)
+		orders := c.create("orders", 1)
+		deaf := c.leader("orders", 0)
+		others := slices.DeleteFunc(c.running(), func(n *node) bool { return n == deaf })
+		produce := func() error {
+			batch := encode(topic.BatchInfo{Incarnation: orders.Incarnation}, time.Now(), record("x"))
+			response, err := deaf.topics.HandleCall(t.Context(), others[0].id, "topic.produce", topic.EncodeProduce(orders.Incarnation, 0, batch))
+			require.NoError(t, err)
+			_, err = topic.DecodeProduced(response)
+			return err
+		}
+		require.NoError(t, produce())
+		// All are busy with the directory of another topic, and look at nothing else.
+		blocked := make(chan struct{})
+		release := sync.OnceFunc(func() { close(blocked) })
+		defer release()
+		for _, disk := range c.disks {
+			disk.SetHook(func(op simfs.Op) error {
+				if strings.Contains(op.Path, "blocker@") {
+					<-blocked
+				}
+				return nil
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := others[0].topics.CreateTopic(ctx, "blocker", metastore.TopicConfig{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, others[0].topics.DeleteTopic(t.Context(), "orders"))
+		require.ErrorIs(t, produce(), topic.ErrSealed)
+		release()
+		settle(t, "purged", func() bool { return len(deaf.dirs()) == 1 })
+		require.ErrorIs(t, produce(), topic.ErrTopicDeleted)
+	})
+}
+
 func TestDeletedTopicsTakeNoRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -190,7 +232,7 @@ func TestDeletionWaitsForAQuorum(t *testing.T) {
 	})
 }
 
-// Property: I4, I7 (red: the purge did not wait for the sweep of what earlier processes left; open: consumers, reclaiming)
+// Property: I4 (red: no sweep of what earlier processes left; open: consumers, reclaiming)
 func TestRecreatedTopicsShareNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -249,7 +291,7 @@ func TestStrangeDirectoriesAreMovedAside(t *testing.T) {
 	})
 }
 
-// Property: L4 (red: Partition calls awaited without ctx; open: other packages)
+// Property: L4 (red: a produce waited for its answer alone; open: other packages)
 func TestCallsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)

@@ -109,7 +109,7 @@ type batch struct {
 // base on.
 func (b *batch) end(out []ending, base storage.Offset, err error) []ending {
 	if err != nil && b.unknown && !errors.Is(err, raftlog.ErrOutcomeUnknown) {
-		err = raftlog.Unknown(fmt.Errorf("an earlier attempt may have appended the records; then: %w", err))
+		err = raftlog.Unknown(withoutOutcome{fmt.Errorf("topic: the records may have been appended: %w", err)})
 	}
 	for i, c := range b.calls {
 		if c != nil {

@@ -103,7 +103,7 @@ func TestCallsShareBatches(t *testing.T) {
 	})
 }
 
-// Property: M2 (red: choose did not look at leaderless; open: other packages)
+// Property: M2 (red: records without a key went to partitions without a leader; open: moves)
 func TestKeylessRecordsAvoidPartitionsWithoutLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)
@@ -144,7 +144,7 @@ func TestKeylessRecordsAvoidPartitionsWithoutLeader(t *testing.T) {
 	})
 }
 
-// Property: P4 (red: batches repeated with new numbers; open: snapshots)
+// Property: P4 (red: a batch was repeated with new sequence numbers; open: snapshots)
 func TestAnswersThatAreLostDoubleNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)

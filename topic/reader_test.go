@@ -111,7 +111,7 @@ func TestReadersWaitAtTheEnd(t *testing.T) {
 	})
 }
 
-// Property: P3 (red: fetchAway sent no watermark; open: learners)
+// Property: P3 (red: the reader did not keep the watermark of its start; open: learners)
 func TestASessionNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)

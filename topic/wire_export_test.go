@@ -46,3 +46,11 @@ func DecodeAll(data []byte) []error {
 	_, are := decodeOffsets(data)
 	return []error{err, produce, fetch, produced, fetched, are}
 }
+
+// EncodeProduce is the call that appends a batch.
+func EncodeProduce(i storage.Incarnation, partition uint32, batch []byte) []byte {
+	return encodeProduce(address{i, partition}, 0, batch)
+}
+
+// DecodeProduced is its answer.
+func DecodeProduced(resp []byte) (storage.Offset, error) { return decodeProduced(resp) }
