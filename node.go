@@ -206,7 +206,7 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	if p.host, err = raftlog.Open(n.cfg.raftlog(id.Node, n.store, n.net)); err != nil {
 		return err
 	}
-	metaDir := n.cfg.FS.PathJoin(n.cfg.Dir, "meta")
+	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
 	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
 		return fail(fmt.Errorf("stele: make %s: %w", metaDir, err))
 	}

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"os"
+	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -20,5 +21,14 @@ type FS interface {
 func DiskFS() FS { return diskFS{vfs.Default} }
 
 type diskFS struct{ vfs.FS }
+
+// canonical returns dir in the one form in which the paths below it are
+// compared.
+func canonical(fsys FS, dir string) (string, error) {
+	if _, ok := fsys.(diskFS); ok {
+		return filepath.Abs(dir)
+	}
+	return fsys.PathJoin(dir), nil
+}
 
 func (diskFS) Truncate(name string, size int64) error { return os.Truncate(name, size) }

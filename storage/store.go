@@ -117,6 +117,10 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	var err error
+	if cfg.Dir, err = canonical(cfg.FS, cfg.Dir); err != nil {
+		return nil, fmt.Errorf("storage: directory %q: %w", cfg.Dir, err)
+	}
 	h, err := openHome(cfg.FS, cfg.Dir, cfg.Name, cfg.Cluster, cfg.Rand)
 	if err != nil {
 		return nil, err
@@ -131,6 +135,10 @@ func Open(cfg Config) (*Store, error) {
 	s.mu.replicas = replicas
 	return s, nil
 }
+
+// Dir is the node's directory: absolute on the machine's file system, whatever
+// the process's working directory becomes.
+func (s *Store) Dir() string { return s.home.dir }
 
 // Replicas returns what is known of every replica, by replica: what Open has
 // recovered, not what was written since. It hands them over, so that their
