@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -270,6 +271,12 @@ func TestNodesShareNothing(t *testing.T) {
 	require.Empty(t, families, "closed nodes leave nothing behind")
 }
 
+// withTCP makes cfg use the built-in network, with one member at addr.
+func withTCP(cfg *stele.Config, addr string) {
+	cfg.Transport = nil
+	cfg.InitialMembers = []stele.Peer{{Name: cfg.Name, Addr: addr}}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Nodes: 1}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -286,6 +293,11 @@ func TestOpenRefuses(t *testing.T) {
 			{"InitialMembers", func(cfg *stele.Config) {
 				cfg.InitialMembers = append(cfg.InitialMembers[:1:1], cfg.InitialMembers[0])
 			}},
+			{"InitialMembers[0].Addr", func(cfg *stele.Config) { withTCP(cfg, ":7942") }},
+			{"InitialMembers[0].Addr", func(cfg *stele.Config) { withTCP(cfg, "0.0.0.0:7942") }},
+			{"InitialMembers[0].Addr", func(cfg *stele.Config) { withTCP(cfg, "a:99999") }},
+			{"Listen", func(cfg *stele.Config) { withTCP(cfg, "a:1"); cfg.Listen = "nonsense" }},
+			{"Listen", func(cfg *stele.Config) { withTCP(cfg, "a:1"); cfg.Listen, cfg.Listener = "a:1", &net.TCPListener{} }},
 			{"Tick", func(cfg *stele.Config) { cfg.Tick = time.Hour }},
 			{"ElectionTicks", func(cfg *stele.Config) { cfg.ElectionTicks = -1 }},
 			{"HeartbeatTicks", func(cfg *stele.Config) { cfg.HeartbeatTicks = 9 }},
@@ -307,6 +319,7 @@ func TestOpenRefuses(t *testing.T) {
 		c.Start(0)
 		_, err := stele.Open(t.Context(), c.Config(0))
 		require.ErrorIs(t, err, stele.ErrLocked)
+		require.Equal(t, stele.OutcomeRetry, stele.OutcomeOf(err))
 		c.Close(0)
 
 		other := c.Config(0)

@@ -33,7 +33,7 @@ type Peer struct {
 // must not be changed while the node runs.
 type Config struct {
 	// Cluster is the name of the cluster, in every handshake: nodes of
-	// differently named clusters refuse each other. 1 to 249 letters, digits,
+	// differently named clusters refuse each other. 1 to 179 letters, digits,
 	// '.', '_' or '-'.
 	Cluster string
 	// Name is what the host calls this node; it must be one of InitialMembers.
@@ -180,6 +180,14 @@ func (c *Config) validate() error {
 	if err := c.validateMembers(); err != nil {
 		return err
 	}
+	if c.Listener != nil && c.Listen != "" {
+		return &ConfigError{"Listen", c.Listen, "empty beside Listener"}
+	}
+	if c.Transport == nil && c.Listener == nil {
+		if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
+			return &ConfigError{"Listen", c.Listen, "host:port; the host may be empty"}
+		}
+	}
 	if (c.ServerTLS == nil) != (c.ClientTLS == nil) {
 		return &ConfigError{"ServerTLS", c.ServerTLS, "set together with ClientTLS, or neither"}
 	}
@@ -233,7 +241,7 @@ func newProcess() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-const nameRule = "1 to 249 letters, digits, '.', '_' or '-', and neither \".\" nor \"..\""
+const nameRule = "1 to 179 letters, digits, '.', '_' or '-', and neither \".\" nor \"..\""
 
 func (c *Config) validateMembers() error {
 	if n := len(c.InitialMembers); n < 1 || n > maxMembers {
@@ -253,8 +261,8 @@ func (c *Config) validateMembers() error {
 			return &ConfigError{field + ".Addr", p.Addr, "addresses that occur once"}
 		}
 		if c.Transport == nil {
-			if _, port, err := net.SplitHostPort(p.Addr); err != nil || port == "0" || port == "" {
-				return &ConfigError{field + ".Addr", p.Addr, "host:port, with a port that is not 0"}
+			if !dialable(p.Addr) {
+				return &ConfigError{field + ".Addr", p.Addr, "host:port that peers can dial, with a port of 1 to 65535"}
 			}
 		}
 		names[p.Name], addrs[p.Addr] = true, true
@@ -263,6 +271,19 @@ func (c *Config) validateMembers() error {
 		return &ConfigError{"Name", c.Name, "the name of one of InitialMembers"}
 	}
 	return nil
+}
+
+// dialable reports whether an address names one host and one port.
+func dialable(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return false
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 func (c *Config) validateRanges() error {

@@ -31,9 +31,10 @@ var (
 // OutcomeOf classifies an error; what it knows nothing of is OutcomeUnknown.
 func OutcomeOf(err error) Outcome { return raftlog.OutcomeOf(err) }
 
-// ErrClosed is the error of calls to a node that is closed or being closed. It
-// comes with an outcome: Retry (elsewhere) where nothing happened.
-var ErrClosed = errors.New("stele: the node is closed")
+// ErrClosed is the error of calls to what is closed or being closed: a node, a
+// producer, a reader. It comes with an outcome: Retry (elsewhere) where nothing
+// happened, Unknown where a record may have been appended.
+var ErrClosed = raftlog.ErrClosed
 
 // ErrNotReady is the error of calls to a node that is not part of a cluster
 // yet. It is Retry; Readiness says what is missing.
@@ -50,10 +51,18 @@ type (
 	IdentityError = storage.IdentityError
 	// FormatError: the directory is of a newer release.
 	FormatError = storage.FormatError
+	// InvalidError: a value that a topic cannot have.
+	InvalidError = metastore.InvalidError
 	// TooLargeError: a record is over the limit.
 	TooLargeError = topic.TooLargeError
 	// OutOfRangeError: there is no such offset.
 	OutOfRangeError = topic.OutOfRangeError
+	// FencedError: a newer producer has this one's name.
+	FencedError = topic.FencedError
+	// NoLeaderError: a partition had no leader for as long as a call waited.
+	NoLeaderError = topic.NoLeaderError
+	// PartialError: some records of a call were appended and some were not.
+	PartialError = topic.PartialError
 )
 
 // ErrTopicExists: the name, in whatever case of letters, is taken. It is Refused.
@@ -62,5 +71,20 @@ var ErrTopicExists = metastore.ErrTopicExists
 // ErrTopicNotFound: there is no such topic. It is Refused.
 var ErrTopicNotFound = metastore.ErrTopicNotFound
 
-// ErrLocked: another process, or another Node of this one, has the directory.
+// ErrTopicDeleting: the name is still that of a topic that is being deleted. It
+// is Retry.
+var ErrTopicDeleting = metastore.ErrTopicDeleting
+
+// ErrTopicDeleted: the topic that a reader or producer was on was deleted. It is
+// Refused.
+var ErrTopicDeleted = topic.ErrTopicDeleted
+
+// ErrUnavailable: the node's metadata has not caught up yet. It is Retry.
+var ErrUnavailable = metastore.ErrUnavailable
+
+// ErrOverloaded: too many bytes wait for a quorum. It is Retry.
+var ErrOverloaded = topic.ErrOverloaded
+
+// ErrLocked: another process, or another Node of this one, has the directory. It
+// is Retry: it may be an earlier process that has not ended yet.
 var ErrLocked = storage.ErrLocked

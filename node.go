@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 
 	"go.uber.org/zap"
@@ -87,10 +88,15 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 }
 
 // refusedUnless gives an error of opening its outcome: nothing happened, and
-// the same call would meet the same.
+// the same call would meet the same, unless it is about what another process
+// may give up any moment: the directory's lock, the address.
 func refusedUnless(err error) error {
-	if errors.Is(err, ErrRetry) || errors.Is(err, ErrRefused) {
+	var network *net.OpError
+	switch {
+	case errors.Is(err, ErrRetry) || errors.Is(err, ErrRefused):
 		return err
+	case errors.Is(err, ErrLocked), errors.As(err, &network):
+		return raftlog.Retry(err)
 	}
 	return raftlog.Refused(err)
 }

@@ -26,7 +26,8 @@ var (
 	ErrUnavailable = raftlog.Retry(errors.New("metastore: not available yet"))
 	// ErrClosed: the store was closed. Retry (elsewhere), or Unknown for a
 	// change that was under way.
-	ErrClosed = errors.New("metastore: closed")
+	// It matches raftlog.ErrClosed.
+	ErrClosed error = closedError{}
 	// ErrLogLost: the directory holds metadata that was applied from a raft
 	// log, and that log is gone. Starting would make a node that forgot what
 	// it voted for. The way on is to move the node's directory away and to
@@ -97,3 +98,8 @@ func damaged(format string, args ...any) error {
 
 // named adds the name that is in the way.
 func named(err error, name string) error { return fmt.Errorf("%w: %q", err, name) }
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "metastore: closed" }
+func (closedError) Is(target error) bool { return target == raftlog.ErrClosed }
