@@ -108,7 +108,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			case <-ctx.Done():
 			}
 		default:
-			node, _ := m.routes.find(a, p)
+			node, _ := m.routes.find(a, p, m.cfg.Clock.Now())
 			response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
 			if err == nil {
 				_, err = decodeOffsets(response)
@@ -116,7 +116,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			if err == nil {
 				return nil
 			}
-			m.routes.failed(a, p, node, nil)
+			m.routes.failed(a, p, node, m.cfg.Clock.Now(), nil)
 			b.wait(ctx, m.cfg.Clock, nil)
 		}
 		if ctx.Err() != nil {

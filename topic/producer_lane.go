@@ -41,7 +41,7 @@ type lane struct {
 	limit int // bytes of a batch's records
 
 	waiting atomic.Int64 // bytes in queue
-	trouble atomic.Bool  // recovering
+	trouble atomic.Int64 // when it last failed, ns since 1970; 0: not since it last succeeded
 	over    atomic.Bool  // ended
 
 	mu struct {
@@ -70,9 +70,13 @@ func newLane(p *Producer, v *topicView, partition uint32) *lane {
 	}
 }
 
+// avoided is how long records that may go anywhere stay away from a partition
+// after a failure: longer than the longest pause between two attempts.
+const avoided = 2 * lastBackoff
+
 // leaderless reports whether records for the partition would have to wait.
 func (l *lane) leaderless() bool {
-	if l.trouble.Load() {
+	if at := l.trouble.Load(); at != 0 && l.p.m.cfg.Clock.Now().UnixNano()-at < int64(avoided) {
 		return true
 	}
 	return !l.p.m.leaderOf(l.address, l.place).sure
@@ -299,6 +303,7 @@ func (l *lane) answerLocked(out []ending, b *batch, base storage.Offset, err err
 	b.flying = false
 	if err == nil {
 		l.mu.pause, l.mu.last = backoff{}, nil
+		l.trouble.Store(0)
 		s := &l.p.m.stats
 		s.batches.Add(1)
 		s.records.Add(uint64(b.count))
@@ -380,7 +385,7 @@ func (l *lane) hopelessLocked(b *batch, err error) bool {
 // recoverLocked begins to send again what failed, once all is answered.
 func (l *lane) recoverLocked() {
 	l.mu.recovering = true
-	l.trouble.Store(true)
+	l.trouble.Store(l.p.m.cfg.Clock.Now().UnixNano())
 	if l.mu.out > 0 || l.mu.running {
 		return
 	}
@@ -407,7 +412,6 @@ func (l *lane) recover() {
 		done := !l.mu.recovering || l.mu.out > 0
 		if done {
 			l.mu.running = false
-			l.trouble.Store(l.mu.recovering)
 		}
 		l.mu.Unlock()
 		tell(out)

@@ -138,6 +138,7 @@ func TestKeylessRecordsAvoidPartitionsWithoutLeader(t *testing.T) {
 			require.Less(t, time.Since(begun), 200*time.Millisecond)
 		}
 		c.start(lost.id)
+		c.leader("orders", 0)
 		at, err := p.Produce(t.Context(), "orders", topic.Record{Key: keyFor(0, 3)})
 		require.NoError(t, err)
 		require.Equal(t, uint32(0), at[0].Partition)

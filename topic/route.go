@@ -22,15 +22,18 @@ type routes struct {
 
 type hint struct {
 	node storage.NodeID
-	sure bool // the last call there succeeded, or another node named it
+	// A guess, since a call failed then; zero: the last call there succeeded, or
+	// another node named it.
+	guessed time.Time
 }
 
 // find returns where to send, and whether the leader is believed to be there.
-func (r *routes) find(a address, p metastore.Partition) (storage.NodeID, bool) {
+// Where the last call failed a while ago, it is to be tried again.
+func (r *routes) find(a address, p metastore.Partition, now time.Time) (storage.NodeID, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h, ok := r.hints[a]; ok {
-		return h.node, h.sure
+		return h.node, h.guessed.IsZero() || now.Sub(h.guessed) >= avoided
 	}
 	return p.Replicas[0].Node, true
 }
@@ -42,12 +45,12 @@ func (r *routes) found(a address, node storage.NodeID) {
 	if r.hints == nil {
 		r.hints = map[address]hint{}
 	}
-	r.hints[a] = hint{node: node, sure: true}
+	r.hints[a] = hint{node: node}
 }
 
 // failed notes that node did not lead, and what it said of the leader: the
 // next guess is there, or else at the next replica.
-func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, says *raftlog.NotLeaderError) {
+func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, now time.Time, says *raftlog.NotLeaderError) {
 	if says != nil && says.Node != 0 && says.Node != node {
 		r.found(a, says.Node)
 		return
@@ -63,7 +66,7 @@ func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, s
 	if r.hints == nil {
 		r.hints = map[address]hint{}
 	}
-	r.hints[a] = hint{node: next}
+	r.hints[a] = hint{node: next, guessed: now}
 }
 
 // keep forgets the partitions of topics that are gone.
@@ -96,7 +99,7 @@ func (m *Manager) leaderOf(a address, p metastore.Partition) target {
 		}
 		return target{}
 	}
-	node, sure := m.routes.find(a, p)
+	node, sure := m.routes.find(a, p, m.cfg.Clock.Now())
 	if node == m.cfg.Node { // it is not open here, or failed: ask another one
 		for _, at := range p.Replicas {
 			if at.Node != m.cfg.Node {
@@ -128,9 +131,9 @@ func (m *Manager) noteRoute(a address, p metastore.Partition, node storage.NodeI
 	case err == nil:
 		m.routes.found(a, node)
 	case errors.As(err, &notLeader):
-		m.routes.failed(a, p, node, notLeader)
+		m.routes.failed(a, p, node, m.cfg.Clock.Now(), notLeader)
 	case raftlog.OutcomeOf(err) != raftlog.OutcomeRefused:
-		m.routes.failed(a, p, node, nil)
+		m.routes.failed(a, p, node, m.cfg.Clock.Now(), nil)
 	}
 }
 
