@@ -33,15 +33,16 @@ type ProducerConfig struct {
 	// 1 KiB to 1 GiB. Default 64 MiB.
 	MaxBufferedBytes int
 	// MaxInFlight is how many batches of a partition may be on their way at
-	// once to a leader on this node: 1 to 5. To another node it is one. Default
-	// 5.
+	// once to a leader on this node: 1 to 5. To another node it is one. More make
+	// batches smaller. Default 2: one is written while the next one fills, which
+	// was measured to be faster than 1 and 5 from 1 to 128 partitions.
 	MaxInFlight int
 }
 
 func (c ProducerConfig) withDefaults() ProducerConfig {
 	c.MaxBatchBytes = cmp.Or(c.MaxBatchBytes, TargetBatchSize)
 	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, 64<<20)
-	c.MaxInFlight = cmp.Or(c.MaxInFlight, 5)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 2)
 	if c.Anonymous {
 		c.MaxInFlight = 1 // a repeated batch must not overtake
 	}
