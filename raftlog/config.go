@@ -56,10 +56,13 @@ type Config struct {
 	// MaxUncommittedBytesPerNode is the same for all groups of the host
 	// together. At least MaxUncommittedBytes. Default 32 MiB.
 	MaxUncommittedBytesPerNode int64
-	// MaxUnwrittenBytes bounds the bytes of one group that other nodes sent
-	// and the journal has not written yet; beyond it appends are dropped, and
-	// the leader sends them again. At least 1 KiB. Default 16 MiB.
+	// MaxUnwrittenBytes bounds the entries of one group that the journal has
+	// not written yet; beyond it appends of other nodes are dropped, and their
+	// leader sends them again. One of any size is taken when nothing waits. At least 1 KiB. Default 16 MiB.
 	MaxUnwrittenBytes int64
+	// MaxUnwrittenBytesPerNode is the same for all groups of the host together.
+	// At least MaxUnwrittenBytes. Default 128 MiB.
+	MaxUnwrittenBytesPerNode int64
 	// MaxMessageBytes bounds the entries of one message; a larger entry
 	// travels alone. At least 1 KiB. Default 512 KiB.
 	MaxMessageBytes int64
@@ -93,6 +96,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxUncommittedBytes, 8<<20)
 	setDefault(&c.MaxUncommittedBytesPerNode, max(32<<20, c.MaxUncommittedBytes))
 	setDefault(&c.MaxUnwrittenBytes, 16<<20)
+	setDefault(&c.MaxUnwrittenBytesPerNode, max(128<<20, c.MaxUnwrittenBytes))
 	setDefault(&c.MaxMessageBytes, 512<<10)
 	setDefault(&c.MaxInflightBytes, max(8<<20, c.MaxMessageBytes))
 	setDefault(&c.MaxApplyBytes, 4<<20)
@@ -124,6 +128,8 @@ func (c Config) validate() error {
 		return &ConfigError{"ElectionTicks", c.ElectionTicks, "more than HeartbeatTicks"}
 	case c.MaxUncommittedBytesPerNode < c.MaxUncommittedBytes:
 		return &ConfigError{"MaxUncommittedBytesPerNode", c.MaxUncommittedBytesPerNode, "at least MaxUncommittedBytes"}
+	case c.MaxUnwrittenBytesPerNode < c.MaxUnwrittenBytes:
+		return &ConfigError{"MaxUnwrittenBytesPerNode", c.MaxUnwrittenBytesPerNode, "at least MaxUnwrittenBytes"}
 	case c.MaxInflightBytes < c.MaxMessageBytes:
 		return &ConfigError{"MaxInflightBytes", c.MaxInflightBytes, "at least MaxMessageBytes"}
 	}

@@ -30,8 +30,7 @@ type Group struct {
 	applied atomic.Uint64 // Index: applied, in the log and readable
 
 	uncommitted atomic.Int64 // bytes of proposals that did not end
-	inbound     atomic.Int64 // bytes of entries in the mailbox
-	unwritten   atomic.Int64 // bytes of entries handed to the journal, not durable
+	unwritten   atomic.Int64 // bytes of entries that are in the mailbox or wait for the journal
 
 	applier applier
 	loop    groupLoop // of the loop alone

@@ -123,12 +123,20 @@ func (g *Group) admit(size int64) bool {
 	if size == 0 {
 		return true
 	}
-	waiting := g.inbound.Load() + g.unwritten.Load()
-	if waiting > 0 && waiting+size > g.host.cfg.MaxUnwrittenBytes {
+	cfg := &g.host.cfg
+	mine, all := g.unwritten.Load(), g.host.stats.unwritten.Load()
+	if mine > 0 && mine+size > cfg.MaxUnwrittenBytes || all > 0 && all+size > cfg.MaxUnwrittenBytesPerNode {
 		return false
 	}
-	g.inbound.Add(size)
+	g.holdUnwritten(size)
 	return true
+}
+
+// holdUnwritten counts bytes that wait to be written; negative: that were, or
+// never will be.
+func (g *Group) holdUnwritten(size int64) {
+	g.unwritten.Add(size)
+	g.host.stats.unwritten.Add(size)
 }
 
 // call runs f in the loop and waits for it. If ctx ends first f may still run.

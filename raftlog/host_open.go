@@ -69,10 +69,11 @@ func (h *Host) OpenGroup(o GroupOptions) (*Group, error) {
 		_ = h.call(ctx, func() { delete(h.loop.opening, o.Replica) })
 		return nil, err
 	}
-	if err := h.call(ctx, func() { err = h.loop.install(g) }); err != nil {
-		return nil, err // the store closes the log
+	if e := h.call(ctx, func() { err = h.loop.install(g) }); e != nil {
+		err = e
 	}
 	if err != nil {
+		_ = g.log.Close() // nothing was appended
 		return nil, err
 	}
 	return g, nil
@@ -211,6 +212,9 @@ func (l *loop) install(g *Group) error {
 	if err := l.h.Failed(); err != nil {
 		return Retry(err)
 	}
+	if l.dormant[g.replica].Status != storage.ReplicaLive {
+		return Refused(fmt.Errorf("%w: %v", ErrSetAside, g.replica))
+	}
 	delete(l.dormant, g.replica)
 	g.loop.place = len(l.groups)
 	l.groups = append(l.groups, g)
@@ -304,6 +308,9 @@ func (l *loop) settle(r ReplicaID, forEver bool, done func(error)) {
 	switch {
 	case l.h.Failed() != nil:
 		done(Retry(l.h.Failed()))
+		return
+	case forEver && l.opening[r] != 0:
+		done(Retry(fmt.Errorf("%w: %v", ErrReplicaOpen, r)))
 		return
 	case !known && forEver:
 		done(Refused(fmt.Errorf("%w: %v", ErrUnknownReplica, r)))

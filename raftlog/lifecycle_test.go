@@ -55,33 +55,38 @@ func TestContexts(t *testing.T) {
 		c.must(1, "x")
 		n := c.leader(1)
 		gate := make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
 		n.ledgers[1].close(gate)
 		done := make(chan raftlog.Proposal, 1)
 		n.groups[1].Propose([]byte("y"), func(p raftlog.Proposal) { done <- p })
 		time.Sleep(tick)
 		c.net.isolate(n.id, true)
 
-		for name, call := range map[string]func(ctx context.Context) error{
-			"ReadIndex": func(ctx context.Context) error {
+		for _, c := range []struct {
+			name string
+			call func(ctx context.Context) error
+		}{
+			{"ReadIndex", func(ctx context.Context) error {
 				_, err := n.groups[1].ReadIndex(ctx)
 				return err
-			},
-			"TransferLeadership": func(ctx context.Context) error {
+			}},
+			{"TransferLeadership", func(ctx context.Context) error {
 				return n.groups[1].TransferLeadership(ctx, replicaOf(1, c.nodes[int(n.id)%3].id))
-			},
-			"CloseGroup": func(ctx context.Context) error { return n.host.CloseGroup(ctx, replicaOf(1, n.id)) },
+			}},
+			{"CloseGroup", func(ctx context.Context) error { return n.host.CloseGroup(ctx, replicaOf(1, n.id)) }},
 		} {
-			cause := fmt.Errorf("cause of %s", name)
+			cause := fmt.Errorf("cause of %s", c.name)
 			ctx, cancel := context.WithCancelCause(context.Background())
 			time.AfterFunc(3*time.Millisecond, func() { cancel(cause) })
 			began := time.Now()
-			err := call(ctx)
-			require.ErrorIs(t, err, context.Canceled, name)
-			require.ErrorIs(t, err, cause, name)
-			require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(err), name)
-			require.Equal(t, 3*time.Millisecond, time.Since(began), name)
+			err := c.call(ctx)
+			require.ErrorIs(t, err, context.Canceled, c.name)
+			require.ErrorIs(t, err, cause, c.name)
+			require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(err), c.name)
+			require.Equal(t, 3*time.Millisecond, time.Since(began), c.name)
 		}
-		close(gate)
+		open()
 		<-done
 		ctx, cancel := withTimeout(time.Second)
 		defer cancel()
@@ -321,11 +326,16 @@ func TestManyGroups(t *testing.T) {
 		for _, g := range c.groups {
 			require.Len(t, c.settle(g), 3)
 		}
-		s := c.nodes[0].host.Stats()
-		require.Equal(t, groups, s.Groups)
+		var rounds, roundFrames, frames, messages uint64
+		for _, n := range c.nodes {
+			s := n.host.Stats()
+			require.Equal(t, groups, s.Groups)
+			rounds, roundFrames = rounds+s.Rounds, roundFrames+s.RoundFrames
+			frames, messages = frames+s.FramesSent, messages+s.MessagesSent
+		}
 		// Many groups share rounds and frames.
-		require.Greater(t, s.RoundFrames, 3*s.Rounds)
-		require.Greater(t, s.MessagesSent, 3*s.FramesSent)
+		require.Greater(t, roundFrames, 2*rounds)
+		require.Greater(t, messages, 2*frames)
 	})
 }
 
@@ -357,6 +367,7 @@ func TestConfig(t *testing.T) {
 		"MaxUncommittedBytes":        func(c *raftlog.Config) { c.MaxUncommittedBytes = 5 },
 		"MaxUncommittedBytesPerNode": func(c *raftlog.Config) { c.MaxUncommittedBytesPerNode = 5 },
 		"MaxUnwrittenBytes":          func(c *raftlog.Config) { c.MaxUnwrittenBytes = -1 },
+		"MaxUnwrittenBytesPerNode":   func(c *raftlog.Config) { c.MaxUnwrittenBytesPerNode = 5 },
 		"MaxMessageBytes":            func(c *raftlog.Config) { c.MaxMessageBytes = 5 },
 		"MaxInflightBytes":           func(c *raftlog.Config) { c.MaxInflightBytes = 5 },
 		"MaxApplyBytes":              func(c *raftlog.Config) { c.MaxApplyBytes = 5 },

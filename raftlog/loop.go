@@ -129,7 +129,7 @@ func (l *loop) turn() {
 		l.applied(a)
 	}
 	for _, m := range in.messages {
-		m.group.inbound.Add(-m.size)
+		m.group.holdUnwritten(-m.size)
 		if m.group.loop.open(l) {
 			m.group.loop.core.Step(m.m)
 			l.touch(m.group)

@@ -21,7 +21,7 @@ type inbox struct {
 type inboundMessage struct {
 	group *Group
 	m     *pb.Message
-	size  int64 // bytes of its entries, as counted in Group.inbound
+	size  int64 // bytes of its entries, as counted in Group.unwritten
 }
 
 func (b *inbox) empty() bool {

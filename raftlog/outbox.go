@@ -14,12 +14,16 @@ type outbox struct {
 	dirty    []*peerFrames // with something to send
 }
 
+// peerFrames are the frames under construction for one node, in buffers that
+// stay; what is sent is a copy of just its size, which the sender owns.
 type peerFrames struct {
 	node   NodeID
 	queued bool // in dirty
 	frames [numClasses][]byte
-	last   [numClasses]int // length of the last frame: how much to reserve
 }
+
+// keepFrame is the largest buffer that is kept for the next turn.
+const keepFrame = 4 << 20
 
 func newOutbox(sender Sender, maxFrame int, stats *counters) *outbox {
 	return &outbox{sender: sender, maxFrame: maxFrame, stats: stats, peers: map[NodeID]*peerFrames{}}
@@ -35,23 +39,21 @@ func (o *outbox) add(to NodeID, group GroupID, m *pb.Message) {
 		o.peers[to] = p
 	}
 	frame := p.frames[class]
-	if frame == nil {
-		frame = append(make([]byte, 0, p.last[class]+p.last[class]/4+64), frameVersion)
+	if len(frame) == 0 {
+		frame = append(frame, frameVersion)
 	}
 	before := len(frame)
-	grown, err := appendMessage(frame, group, m)
+	frame, err := appendMessage(frame, group, m)
 	if err != nil {
 		o.stats.messagesUnsent.Add(1)
 		return
 	}
-	if len(grown) > o.maxFrame && before > 1 {
-		// The message goes into a frame of its own, so that a frame is over
-		// the limit only if one message is.
-		own := append([]byte{frameVersion}, grown[before:]...)
-		o.send(p, class, grown[:before:before])
-		grown = own
+	if len(frame) > o.maxFrame && before > 1 {
+		// A frame is over the limit only if one message alone is.
+		o.send(p.node, class, frame[:before])
+		frame = append(frame[:1], frame[before:]...)
 	}
-	p.frames[class] = grown
+	p.frames[class] = frame
 	if !p.queued {
 		p.queued = true
 		o.dirty = append(o.dirty, p)
@@ -63,8 +65,12 @@ func (o *outbox) add(to NodeID, group GroupID, m *pb.Message) {
 func (o *outbox) flush() {
 	for i, p := range o.dirty {
 		for class, frame := range p.frames {
-			if frame != nil {
-				o.send(p, uint8(class), frame)
+			if len(frame) == 0 {
+				continue
+			}
+			o.send(p.node, uint8(class), frame)
+			p.frames[class] = frame[:0]
+			if cap(frame) > keepFrame {
 				p.frames[class] = nil
 			}
 		}
@@ -74,9 +80,8 @@ func (o *outbox) flush() {
 	o.dirty = o.dirty[:0]
 }
 
-func (o *outbox) send(p *peerFrames, class uint8, frame []byte) {
-	p.last[class] = min(len(frame), o.maxFrame)
+func (o *outbox) send(to NodeID, class uint8, frame []byte) {
 	o.stats.framesSent.Add(1)
 	o.stats.bytesSent.Add(uint64(len(frame)))
-	o.sender.Send(p.node, class, frame)
+	o.sender.Send(to, class, append(make([]byte, 0, len(frame)), frame...))
 }

@@ -53,6 +53,7 @@ type Stats struct {
 	Groups           int   // gauge: open and not failed
 	GroupsFailed     int   // gauge
 	UncommittedBytes int64 // gauge: of proposals that wait
+	UnwrittenBytes   int64 // gauge: of entries that wait for the journal
 }
 
 // counters are the live numbers behind Stats.
@@ -67,7 +68,7 @@ type counters struct {
 	syncSum                                                 atomic.Int64
 	syncCounts                                              [len(syncBounds) + 1]atomic.Uint64
 	groups, groupsFailed                                    atomic.Int64
-	uncommitted                                             atomic.Int64
+	uncommitted, unwritten                                  atomic.Int64
 }
 
 func (c *counters) observeSync(d time.Duration) {
@@ -92,7 +93,7 @@ func (c *counters) snapshot() Stats {
 		MessagesReceived: c.messagesReceived.Load(), MessagesStray: c.messagesStray.Load(),
 		MessagesDropped: c.messagesDropped.Load(),
 		Groups:          int(c.groups.Load()), GroupsFailed: int(c.groupsFailed.Load()),
-		UncommittedBytes: c.uncommitted.Load(),
+		UncommittedBytes: c.uncommitted.Load(), UnwrittenBytes: c.unwritten.Load(),
 	}
 	s.SyncLatency = Histogram{Bounds: append([]time.Duration(nil), syncBounds[:]...), Sum: time.Duration(c.syncSum.Load())}
 	for i := range c.syncCounts {

@@ -68,7 +68,7 @@ func (q *journalQueue) add(g *Group, a *Append) {
 	}
 	r.bytes += size
 	r.urgent = r.urgent || a.Sync
-	g.unwritten.Add(size)
+	g.holdUnwritten(size)
 	if at.round != q.number {
 		at.round, at.frame, at.ack = q.number, len(r.frames), len(r.acks)
 		r.frames = append(r.frames, a.Frame)
@@ -177,7 +177,7 @@ func (l *loop) roundDone(r *round) {
 	q := &l.journal
 	q.flying = false
 	for _, a := range r.acks {
-		a.group.unwritten.Add(-a.bytes)
+		a.group.holdUnwritten(-a.bytes)
 	}
 	if r.err != nil {
 		l.failHost(r.err)
