@@ -112,9 +112,7 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	if err := rc.purge(ctx, wanted); err != nil {
 		return 0, err
 	}
-	if len(rc.routes.hints) > 0 {
-		rc.routes.keep(rc.alive)
-	}
+	rc.routes.keep(rc.alive)
 	return next, nil
 }
 
