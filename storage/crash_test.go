@@ -277,6 +277,30 @@ func damaged(seed uint64, cfg storage.Config) error {
 	return nil
 }
 
+// Property: S3 (red: chunks of 5000 bytes were searched, so that most pages were not)
+//
+// Journal files may be of any size: what was synced behind a damaged round is
+// found all the same.
+func TestDamageIsFoundInFilesOfOddSizes(t *testing.T) {
+	for _, size := range []int64{40<<10 + 1, 40<<10 + 4095, 1<<20 - 1, 1<<20 + 1, 2<<20 + 5000} {
+		fs := simfs.New(1)
+		s := openTest(t, fs)
+		for range 5 {
+			require.NoError(t, s.WriteRound(nil))
+		}
+		require.NoError(t, s.Close())
+		fs = fs.Crash(simfs.Kill)
+		require.NoError(t, fs.Truncate("/node/journal/2.journal", size))
+		for _, page := range []int64{3, 4, 5} { // the sixth is left
+			require.NoError(t, fs.Flip("/node/journal/2.journal", page*4096+1, 1))
+		}
+		_, err := storage.Open(testConfig(fs))
+		var damage *storage.DamageError
+		require.ErrorAs(t, err, &damage, "a file of %d bytes", size)
+		require.Equal(t, int64(3*4096), damage.Offset)
+	}
+}
+
 func seeds(n uint64) uint64 {
 	if testing.Short() {
 		return n/5 + 1

@@ -195,6 +195,9 @@ func (f *scannedFile) round(at int64) (*round, error) {
 	return &round{roundHeader: h, path: f.path, frames: frames}, nil
 }
 
+// searchChunk is the most that a search reads at a time: whole pages.
+const searchChunk = 1 << 20
+
 // search looks for a round that can only have been written after the one that
 // should be at reached, the first that is not valid in the newest generation,
 // was synced: then that is not a torn tail.
@@ -202,9 +205,10 @@ func (s *scan) search(newest *scannedFile, reached int64) error {
 	if s.broken.noSearch {
 		return nil
 	}
+	// Chunks begin on pages, as rounds do, whatever size a crash left a file with.
 	size := int64(pageSize)
 	for _, f := range s.files {
-		size = max(size, min(f.size, 1<<20))
+		size = max(size, min(pageAlign(f.size), searchChunk))
 	}
 	buf := make([]byte, size)
 	for _, f := range s.files {
