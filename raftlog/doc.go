@@ -3,16 +3,16 @@
 //
 // # Layers
 //
-//	 Group.Propose, ReadIndex, Status          StateMachine.Apply, Applied
-//	              |                                     ^
-//	 Host:  one loop steps all groups;  a round of the journal for all of
-//	        them; frames to and from other nodes;  appliers
-//	              |  inputs                             ^  Effects
-//	              v                                     |
-//	 Core:  one replica of one group; a pure step over etcd raft's RawNode
-//	              |                                     ^
-//	        tail: the durable end of the log in memory, and older entries
-//	        from the partition log
+//	Group.Propose, ReadIndex, Status          StateMachine.Apply, Applied
+//	             |                                     ^
+//	Host:  one loop steps all groups;  a round of the journal for all of
+//	       them; frames to and from other nodes;  appliers
+//	             |  inputs                             ^  Effects
+//	             v                                     |
+//	Core:  one replica of one group; a pure step over etcd raft's RawNode
+//	             |                                     ^
+//	       tail: the durable end of the log in memory, and older entries
+//	       from the partition log
 //
 // A Core has no goroutine, clock or lock and does no I/O but reading older
 // entries of its log. The same Core runs under the simulator (internal/sim),
