@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,10 +35,25 @@ type home struct {
 	}
 }
 
+// ForeignError says that a directory holds something and was never a node's.
+// Nothing was made or changed in it.
+type ForeignError struct {
+	Dir   string
+	Entry string // one of those that are not ours
+}
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("storage: %s is not empty and not a Stele directory: it holds %q", e.Dir, e.Entry)
+}
+
 // openHome locks the directory, which is made if it is missing, and reads its
 // identity, or begins a life if it is empty. A LOCK, a FORMAT and temporary
 // files alone count as empty. On an error nothing stays locked.
 func openHome(fsys FS, dir, name, cluster string, random func() uint64) (_ *home, err error) {
+	// Even a LOCK would be too much to leave in a stranger's directory.
+	if err := checkForeign(fsys, dir); err != nil {
+		return nil, err
+	}
 	if err := makeDirs(fsys, dir); err != nil {
 		return nil, fmt.Errorf("storage: make %s: %w", dir, err)
 	}
@@ -65,6 +81,9 @@ func (h *home) identify(name, cluster string, random func() uint64) error {
 			return fmt.Errorf("storage: write %s: %w", path, err)
 		}
 	case isMissing(err):
+		if err := checkForeign(h.fs, h.dir); err != nil { // it came just now
+			return err
+		}
 		return &DamageError{Path: h.fs.PathJoin(h.dir, formatFile), Reason: "is missing", Err: err}
 	case err != nil:
 		return err
@@ -100,12 +119,33 @@ func isEmpty(fsys FS, dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, n := range names {
-		if n != lockFile && strings.TrimSuffix(n, tempSuffix) != formatFile && n != identityFile+tempSuffix {
-			return false, nil
+	return !slices.ContainsFunc(names, isReliable), nil
+}
+
+// isReliable reports whether something of the name can have been relied on.
+func isReliable(name string) bool {
+	return name != lockFile && strings.TrimSuffix(name, tempSuffix) != formatFile && name != identityFile+tempSuffix
+}
+
+// checkForeign returns a *ForeignError if there is something in the directory
+// and nothing that every node's has. One that lost only some of it is damaged.
+func checkForeign(fsys FS, dir string) error {
+	names, err := listSorted(fsys, dir)
+	if isMissing(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storage: list %s: %w", dir, err)
+	}
+	for _, own := range [...]string{formatFile, identityFile, journalDir} {
+		if slices.Contains(names, own) {
+			return nil
 		}
 	}
-	return true, nil
+	if i := slices.IndexFunc(names, isReliable); i >= 0 {
+		return &ForeignError{Dir: dir, Entry: names[i]}
+	}
+	return nil
 }
 
 // readFormat returns nil if this build knows the directory's format.

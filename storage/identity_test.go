@@ -114,11 +114,29 @@ func TestEmptinessIsJudgedBeforeAnythingIsMade(t *testing.T) {
 	require.True(t, s.Fresh())
 	require.NoError(t, s.Close())
 
-	fs = simfs.New(1)
-	require.NoError(t, fs.MkdirAll("/node/lost+found", 0o755))
+	require.NoError(t, fs.RemoveAll("/node/FORMAT"))
+	require.NoError(t, fs.RemoveAll("/node/IDENTITY"))
 	_, err := storage.Open(logConfig(fs))
 	var damage *storage.DamageError
-	require.ErrorAs(t, err, &damage, "something else is there: it is not ours to take")
+	require.ErrorAs(t, err, &damage, "it has a journal: it was not a stranger's")
+}
+
+// A stranger's directory is told from a damaged one, and stays as it is.
+func TestAForeignDirectoryIsLeftAlone(t *testing.T) {
+	for name, fs := range map[string]storage.FS{"memory": simfs.New(1), "disk": storage.DiskFS()} {
+		cfg := logConfig(fs)
+		cfg.Dir = t.TempDir()
+		require.NoError(t, fs.MkdirAll(fs.PathJoin(cfg.Dir, "photos"), 0o755))
+		writeFile(t, fs, fs.PathJoin(cfg.Dir, "notes.txt"), []byte("mine"))
+		_, err := storage.Open(cfg)
+		var foreign *storage.ForeignError
+		require.ErrorAs(t, err, &foreign, name)
+		require.Equal(t, storage.ForeignError{Dir: cfg.Dir, Entry: "notes.txt"}, *foreign)
+		require.ErrorContains(t, err, "not empty and not a Stele directory")
+		names, err := fs.List(cfg.Dir)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"notes.txt", "photos"}, names, name)
+	}
 }
 
 func TestADirectoryIsOpenOnce(t *testing.T) {

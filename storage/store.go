@@ -109,9 +109,9 @@ type Store struct {
 // until Close. What it returns is durable: whatever an earlier process did not
 // live to sync is synced or cut.
 //
-// Errors: ErrLocked; *FormatError, of a newer release; *IdentityError, if the
-// directory is another node's; *DamageError, if what was durable is not what was
-// written. After any error nothing stays locked, and trying again is harmless.
+// Errors: ErrLocked; *ForeignError, if the directory holds something else;
+// *FormatError, of a newer release; *IdentityError, if it is another node's;
+// *DamageError, if what was durable is not what was written. After any error nothing stays locked, and trying again is harmless.
 func Open(cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
