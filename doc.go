@@ -2,6 +2,31 @@
 // partitions, each replicated by raft over the nodes of a cluster, every record
 // synced on a majority before Produce returns.
 //
+// # How a program uses it
+//
+//	node, err := stele.Open(ctx, cfg)        // local work only
+//	err = node.WaitReady(ctx)                // or poll node.Readiness()
+//	topic, err := node.CreateTopic(ctx, "orders", stele.TopicConfig{Partitions: 12})
+//
+//	producer, err := node.NewProducer(stele.ProducerConfig{})
+//	at, err := producer.Produce(ctx, "orders", stele.Record{Key: k, Value: v})
+//	producer.ProduceAsync(ctx, "orders", record, func(at stele.Position, err error) { ... })
+//
+//	reader, err := node.NewReader(ctx, stele.TopicPartition{Topic: "orders", Partition: 3}, stele.FromStart())
+//	for record, err := range reader.Records(ctx) { // waits at the end, until ctx ends
+//		...
+//	}
+//
+// A key always goes to the same partition; records without one are spread, a
+// batch at a time. One producer and any number of goroutines is the fast way:
+// records that wait for the same partition travel together. A reader belongs to
+// one goroutine. Producer and Reader are documented in package topic.
+//
+// Everything is of one Node and ends with it; the good order is producers
+// (Close flushes), readers, node. Node.Close hands leaderships over; a program
+// that dies without it loses nothing, and the others need an election, about a
+// second with the defaults.
+//
 // # One page on how it works
 //
 // A node is a directory and an address in a host program. Nodes that list each

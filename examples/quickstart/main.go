@@ -17,11 +17,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"time"
 )
 
 func main() {
-	if err := run(context.Background(), os.Args[1:]); err != nil {
+	// Interrupted, it still removes its directory.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
 	}
