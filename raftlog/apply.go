@@ -148,8 +148,10 @@ func (g *Group) applyBatch(b *applyBatch) (err error) {
 		return err
 	}
 	last := b.entries[n-1].Index
-	g.applied.Store(uint64(last))
+	// Reads end at what is counted as applied here: the state machine shows it
+	// first.
 	g.machine.Applied(last)
+	g.applied.Store(uint64(last))
 	g.host.stats.applyBatches.Add(1)
 	g.host.stats.entriesApplied.Add(uint64(n))
 	done := applyDone{group: g, last: last, log: g.log.Position()}

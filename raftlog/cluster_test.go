@@ -83,6 +83,8 @@ type ledger struct {
 	gate    chan struct{} // not nil: Apply waits until it is closed
 	poison  []byte        // Apply panics when it meets it
 	refuse  []byte        // Apply returns an error when it meets it
+	curtain chan struct{} // not nil: Applied waits until it is closed
+	shown   raftlog.Index // as of Applied
 }
 
 func (l *ledger) recover(log *storage.Log) error {
@@ -142,7 +144,30 @@ func (l *ledger) close(gate chan struct{}) {
 	l.gate = gate
 }
 
-func (l *ledger) Applied(raftlog.Index) {}
+func (l *ledger) Applied(last raftlog.Index) {
+	l.mu.Lock()
+	curtain := l.curtain
+	l.mu.Unlock()
+	if curtain != nil {
+		<-curtain
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shown = last
+}
+
+// draw makes every later Applied wait for the curtain.
+func (l *ledger) draw(curtain chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.curtain = curtain
+}
+
+func (l *ledger) showsUpTo() raftlog.Index {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shown
+}
 
 func (l *ledger) snapshot() []string {
 	l.mu.Lock()

@@ -13,8 +13,9 @@ type StateMachine interface {
 	// After a restart it gets again what the log did not hold durably.
 	Apply(entries []Entry, results []Result) error
 	// Applied tells that the entries up to last, those of the last Apply, are
-	// in the group's log and readable there. It runs before the proposers
-	// hear of it.
+	// in the group's log and readable there. It runs before anybody hears of
+	// it: proposers, waiting reads, Group.Status and Group.Readable. What it
+	// publishes is what a read that was answered finds.
 	Applied(last Index)
 }
 

@@ -200,6 +200,53 @@ func TestReadWaitsForApply(t *testing.T) {
 	})
 }
 
+// What the state machine was not told of is not applied for anybody: it shows
+// its readers what it did only then.
+// Property: R25 (red: entries counted as applied before the state machine was told)
+func TestReadWaitsForTheStateMachineToShow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 3, 1)
+		defer c.stopAll()
+		c.must(1, "before")
+		c.settle(1)
+		leader := c.leader(1)
+		follower := c.nodes[int(leader.id)%3]
+		curtain := make(chan struct{})
+		open := sync.OnceFunc(func() { close(curtain) })
+		defer open()
+		follower.ledgers[1].draw(curtain)
+		p := c.must(1, "behind the curtain")
+		time.Sleep(tick)
+		require.Contains(t, follower.ledgers[1].snapshot(), "behind the curtain")
+		at, _ := follower.groups[1].Readable()
+		require.Less(t, at, p.Index)
+		require.Less(t, follower.groups[1].Status().Applied, p.Index)
+		ctx, cancel := withTimeout(time.Second)
+		defer cancel()
+		_, err := follower.groups[1].ReadIndex(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		open()
+		ctx, cancel = withTimeout(time.Second)
+		defer cancel()
+		at, err = follower.groups[1].ReadIndex(ctx)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, at, p.Index)
+		require.GreaterOrEqual(t, follower.ledgers[1].showsUpTo(), p.Index)
+
+		// Nor does a proposer hear of it before.
+		curtain = make(chan struct{})
+		open = sync.OnceFunc(func() { close(curtain) })
+		defer open()
+		leader.ledgers[1].draw(curtain)
+		done := make(chan raftlog.Proposal, 1)
+		leader.groups[1].Propose([]byte("y"), func(p raftlog.Proposal) { done <- p })
+		time.Sleep(time.Second)
+		require.Empty(t, done)
+		open()
+		require.NoError(t, (<-done).Err)
+	})
+}
+
 // Property: P3 (red: readable whatever the core says; open: sessions)
 func TestReadable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
