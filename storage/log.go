@@ -31,6 +31,7 @@ type Log struct {
 	named   bool       // guarded by syncing: the directory's own name is durable
 
 	abandoned atomic.Bool // closed without a sync
+	ended     atomic.Bool // mu.err is set: no sync claims anything any more
 	hints     hints
 
 	mu struct {
@@ -125,6 +126,7 @@ func (l *Log) fail(err error) error {
 	defer l.mu.Unlock()
 	if l.mu.err == nil {
 		l.mu.err = err
+		l.ended.Store(true)
 	}
 	return l.mu.err
 }

@@ -157,7 +157,7 @@ func (w *writer) flush(frames []byte) error {
 		return nil
 	}
 	s := w.active()
-	hd, err := w.log.logs.files.pin(s)
+	hd, err := w.log.logs.files.pinWriter(s)
 	if err != nil {
 		return err
 	}

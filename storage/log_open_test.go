@@ -361,6 +361,47 @@ func TestManyLogsShareFewFiles(t *testing.T) {
 	require.Zero(t, fs.open.Load())
 }
 
+// A reader may be one who must not wait for a disk: it never syncs what others
+// wrote, and still leaves no more open than may be.
+func TestAReadSyncsNothing(t *testing.T) {
+	sim := simfs.New(1)
+	fs := &countingFS{FS: sim}
+	s := openStore(t, fs)
+	_, err := s.CreateTopicDir("orders", testIncarnation)
+	require.NoError(t, err)
+	entries := history(1, 5, 50)
+	logs := make([]*storage.Log, 20)
+	for i := range logs {
+		logs[i], err = s.OpenLog(replicaAt(storage.ReplicaID(i+1), emptyPosition()))
+		require.NoError(t, err)
+	}
+	for _, l := range logs[:10] {
+		require.NoError(t, l.Append(entries))
+		require.NoError(t, l.Sync())
+	}
+	for _, l := range logs[10:18] { // as many as may be open
+		require.NoError(t, l.Append(entries))
+	}
+	before := fs.open.Load()
+	sim.SetHook(func(op simfs.Op) error {
+		if op.Kind == simfs.OpSync {
+			return fmt.Errorf("%s was synced", op.Path)
+		}
+		return nil
+	})
+	for _, l := range logs[:18] {
+		requireLog(t, l, entries)
+	}
+	require.LessOrEqual(t, fs.open.Load(), before)
+	require.LessOrEqual(t, fs.most.Load(), int64(8+1), "one more while it is swapped")
+	sim.SetHook(nil)
+	for _, l := range logs[10:18] {
+		require.NoError(t, l.Sync(), "a read synced it")
+	}
+	require.NoError(t, s.Close())
+	require.Zero(t, fs.open.Load())
+}
+
 // A file that is pushed out is synced first. If that fails, its log has failed,
 // though nobody had called it.
 func TestAFailedSyncOfAPushedOutFileIsItsLogs(t *testing.T) {

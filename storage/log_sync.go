@@ -59,7 +59,7 @@ func (l *Log) syncSegment(s *segment) error {
 	if !s.dirty() {
 		return nil
 	}
-	hd, err := l.logs.files.pin(s)
+	hd, err := l.logs.files.pinWriter(s)
 	if err != nil {
 		return err
 	}
