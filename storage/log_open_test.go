@@ -364,7 +364,7 @@ func TestManyLogsShareFewFiles(t *testing.T) {
 // A reader may be one who must not wait for a disk: it never syncs what others
 // wrote, and still leaves no more open than may be.
 func TestAReadSyncsNothing(t *testing.T) {
-	for _, most := range []int{8, 40} {
+	for _, most := range []int{8, 100} {
 		readAmongDirtyFiles(t, most)
 	}
 }
