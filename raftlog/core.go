@@ -141,7 +141,10 @@ type Core struct {
 	reads     readRounds
 	contacts  contacts
 
-	taught bool
+	// Whether the applied index may be shown, see now.
+	taught bool  // a leader of this life vouched for it
+	doubt  Index // end of the log at the start, but for what a leader cut off
+
 	ticks  int
 	dirty  bool   // raft was called since the last Ready was taken
 	status Status // as last told
@@ -204,7 +207,7 @@ func NewCore(cfg CoreConfig) (c *Core, err error) {
 			entries: toRaftEntries(st.Tail), prev: log.LastIndex, prevTrm: log.LastTerm, keep: opts.KeepBytes,
 			older: cfg.Older, maxRead: opts.MaxMessageBytes, hard: st.Hard, conf: conf,
 		},
-		hard: st.Hard, durable: st.Hard, last: last,
+		hard: st.Hard, durable: st.Hard, last: last, doubt: last,
 		logged: log.LastIndex, applied: applied, conf: conf, nextConf: conf,
 		reads: readRounds{nonce: cfg.ReadNonce},
 	}
@@ -337,13 +340,19 @@ func (c *Core) admits(m *pb.Message) bool {
 	}
 }
 
-// teach notes that a leader of the current term has spoken and knows at least
-// what this replica knows to be committed.
+// teach notes that the leader that this replica follows has spoken and knows at
+// least what this replica knows to be committed. raft is asked, not the last
+// Ready: what raft drops, from a leader of the past, teaches nothing.
 func (c *Core) teach(m *pb.Message) {
-	if c.taught || m.GetType() != pb.MsgApp && m.GetType() != pb.MsgHeartbeat {
+	if c.taught || c.failed != nil || m.GetType() != pb.MsgApp && m.GetType() != pb.MsgHeartbeat {
 		return
 	}
-	c.taught = Term(m.GetTerm()) >= c.hard.Term && m.GetCommit() != 0 && Index(m.GetCommit()) >= c.hard.Commit
+	c.guard("status", func() error {
+		now := c.node.BasicStatus()
+		c.taught = m.GetTerm() == now.GetTerm() && m.GetFrom() == now.Lead &&
+			m.GetCommit() != 0 && m.GetCommit() >= now.GetCommit()
+		return nil
+	})
 }
 
 // Transfer hands leadership to a voter; 0 means the one that is best prepared.
@@ -426,7 +435,9 @@ func (c *Core) now() Status {
 		s.Readable = true
 	case RoleLeaderStarting, RoleResigned:
 	default:
-		s.Readable = c.taught
+		// What this replica showed in an earlier life was durable here. It may
+		// have forgotten that it was committed, so all of it comes first.
+		s.Readable = c.taught && c.applied >= c.doubt
 	}
 	return s
 }

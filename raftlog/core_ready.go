@@ -71,11 +71,13 @@ func (c *Core) collect(e *Effects, rd raft.Ready) error {
 	}
 	if n := len(rd.Entries); n > 0 {
 		c.last = Index(rd.Entries[n-1].GetIndex())
+		c.doubt = min(c.doubt, Index(rd.Entries[0].GetIndex())-1)
 	}
 	if !raft.IsEmptySnap(rd.Snapshot) {
 		return fmt.Errorf("raftlog: raft installed a snapshot that nobody sent")
 	}
 	c.noteTermStart(rd.Entries)
+	c.taught = c.taught || c.leaderActive()
 	c.proposals.place(c, rd.Entries)
 
 	var write, apply *pb.Message
@@ -121,7 +123,6 @@ func (c *Core) noteTermStart(entries []*pb.Entry) {
 	if c.termStart != 0 {
 		return
 	}
-	c.taught = true // by itself, once it is active; it shows nothing before
 	for _, en := range entries {
 		if Term(en.GetTerm()) == c.hard.Term {
 			c.termStart = Index(en.GetIndex())

@@ -119,30 +119,6 @@ func TestAppliedOutOfOrderFailsTheGroup(t *testing.T) {
 	require.Error(t, leader.core.Failed())
 }
 
-// A restarted replica shows nothing until a leader spoke that knows at least
-// as much as it does.
-//
-// Property: P3 (red: any heartbeat taught; open: sessions across replicas)
-func TestReadableOnceTaught(t *testing.T) {
-	st, log := recovered(6, 9, hardAt(2, 7), 1, 2, 3)
-	b := emptyBench(t, 1)
-	r := b.open(st, log, CoreOptions{})
-	b.settle()
-	require.False(t, r.core.Status().Readable)
-	for _, c := range []struct {
-		term   Term
-		commit Index
-		taught bool
-	}{{1, 9, false}, {2, 0, false}, {2, 3, false}, {2, 7, true}} {
-		m := message(pb.MsgHeartbeat, 2, 1, c.term)
-		m.Commit = new(uint64(c.commit))
-		r.core.Step(m)
-		b.settle()
-		require.Equal(t, c.taught, r.core.Status().Readable, "%+v", c)
-	}
-	require.Equal(t, RoleFollower, r.core.Status().Role)
-}
-
 func TestProgressAndTransferToTheBest(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

@@ -64,7 +64,8 @@ type Status struct {
 
 	// Readable: the applied index may be shown to readers. Not so on a leader
 	// that has not committed in its term, nor on a replica that was restarted
-	// and not yet taught by a leader of the current term.
+	// and not yet taught by a leader of the current term, or that has not yet
+	// applied again all that it may have shown before.
 	Readable bool
 
 	Conf     ConfState  // as of Applied; not to be changed
