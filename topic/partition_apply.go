@@ -102,13 +102,27 @@ func (p *Partition) Applied(storage.Index) {
 	p.wakeLocked()
 }
 
+// waitBound waits for Bind; false: Close came instead. Close after Bind does not
+// matter here, since an error would fail the group.
+func (p *Partition) waitBound() bool {
+	select {
+	case <-p.bound:
+		return true
+	case <-p.closed:
+	}
+	select {
+	case <-p.bound:
+		return true
+	default:
+		return false
+	}
+}
+
 // load makes the state of all entries before next: from the side file that the
 // log names, and the entries behind it. Both are bounded by snapshotEvery,
 // however long the log is.
 func (p *Partition) load(next storage.Index) error {
-	select {
-	case <-p.bound:
-	case <-p.closed:
+	if !p.waitBound() {
 		return ErrPartitionClosed
 	}
 	a, log := &p.applied, p.group.Log()
