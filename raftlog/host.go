@@ -26,11 +26,10 @@ type Host struct {
 	wg       sync.WaitGroup
 	failed   atomic.Pointer[HostFailedError]
 
-	stop     chan struct{} // closed to end the loop
-	stopOnce sync.Once
-	endOnce  sync.Once
-	ended    chan struct{} // closed when all has ended
-	aborted  atomic.Bool
+	ending  atomic.Bool   // somebody ends the host
+	stop    chan struct{} // closed to end the loop
+	ended   chan struct{} // closed when all has ended
+	aborted atomic.Bool
 
 	mu struct {
 		sync.RWMutex

@@ -71,25 +71,27 @@ func (h *Host) handOver(ctx context.Context) {
 // flush writes what waits for a round to ride along with.
 func (h *Host) flush(ctx context.Context) {
 	written := make(chan struct{})
-	err := h.call(ctx, func() { h.loop.journal.after(func(error) { close(written) }) })
+	err := h.call(ctx, func() { h.loop.afterAll(func(error) { close(written) }) })
 	if err == nil {
 		_ = h.await(ctx, written)
 	}
 }
 
-// end stops the loop and waits for everything.
+// end stops the loop and waits for everything. The first one to come decides
+// about the checkpoint; all others wait on a channel for it.
 func (h *Host) end(flush bool) {
-	h.stopOnce.Do(func() { close(h.stop) })
-	h.endOnce.Do(func() {
-		defer close(h.ended)
-		h.wg.Wait()
-		if flush && !h.aborted.Load() && h.Failed() == nil {
-			if err := h.loop.leaveCheckpoint(); err != nil {
-				h.cfg.Logger.Warn("no checkpoint at the end", zap.Error(err))
-			}
+	if !h.ending.CompareAndSwap(false, true) {
+		<-h.ended
+		return
+	}
+	defer close(h.ended)
+	close(h.stop)
+	h.wg.Wait()
+	if flush && !h.aborted.Load() && h.Failed() == nil {
+		if err := h.loop.leaveCheckpoint(); err != nil {
+			h.cfg.Logger.Warn("no checkpoint at the end", zap.Error(err))
 		}
-	})
-	<-h.ended
+	}
 }
 
 // exit ends everything that waits, in the loop's last moment.

@@ -151,7 +151,7 @@ func (l *loop) create(o *GroupOptions, settle func(storage.ReplicaState, error))
 	l.journal.filling.frames = append(l.journal.filling.frames, storage.Frame{
 		Kind: storage.FrameCreated, Group: o.Group, Replica: o.Replica, Begin: &begin,
 	})
-	l.journal.after(func(err error) {
+	l.afterAll(func(err error) {
 		if err != nil {
 			delete(l.opening, o.Replica)
 			settle(st, Unknown(err))
@@ -324,7 +324,7 @@ func (l *loop) settle(r ReplicaID, forEver bool, done func(error)) {
 			Kind: storage.FrameSetAside, Group: st.Group, Replica: r,
 		})
 	}
-	l.journal.after(func(err error) {
+	l.afterAll(func(err error) {
 		if err != nil {
 			done(Unknown(err))
 			return

@@ -195,6 +195,67 @@ func TestCloseWithoutTarget(t *testing.T) {
 	})
 }
 
+// A node that fails while it hands over closes all the same.
+// Property: L3 (red: waiting for a round of a journal that failed; open: a node that joins or restores)
+func TestCloseOfAFailingNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 3, 1)
+		defer c.stopAll()
+		c.must(1, "x")
+		n := c.leader(1)
+		c.net.isolate(n.id, true) // nobody takes over
+		closed := make(chan error, 1)
+		go func() { closed <- n.host.Close(context.Background()) }()
+		time.Sleep(2 * tick)
+		n.disk.SetHook(func(op simfs.Op) error {
+			if op.Kind == simfs.OpSync && strings.Contains(op.Path, "/journal/") {
+				return errDisk
+			}
+			return nil
+		})
+		select {
+		case err := <-closed:
+			require.ErrorIs(t, err, errDisk)
+		case <-time.After(time.Minute):
+			require.FailNow(t, "Close hangs", "%v", n.host.Failed())
+		}
+	})
+}
+
+// Who closes second waits where time goes on: what the first one waits for may
+// take long.
+func TestCloseTwiceBehindAStuckSync(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 1)
+		defer c.stopAll()
+		c.must(1, "x")
+		n := c.nodes[0]
+		release := stallSyncs(n)
+		defer release()
+		n.groups[1].Propose([]byte("y"), func(raftlog.Proposal) {})
+		time.Sleep(tick)
+		var wg sync.WaitGroup
+		ended := make(chan struct{})
+		for range 2 {
+			wg.Go(n.host.Abort)
+			wg.Go(func() {
+				ctx, cancel := withTimeout(time.Second)
+				defer cancel()
+				_ = n.host.Close(ctx)
+			})
+		}
+		go func() { wg.Wait(); close(ended) }()
+		time.Sleep(time.Minute)
+		select {
+		case <-ended:
+			require.FailNow(t, "closed before the sync ended")
+		default:
+		}
+		release()
+		<-ended
+	})
+}
+
 // Two clusters in one process share nothing: one is slow, fails and ends, and
 // the other does not notice.
 // Property: L2 (red: a counter shared by all hosts)

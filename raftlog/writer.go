@@ -88,8 +88,14 @@ func (q *journalQueue) add(g *Group, a *Append) {
 	}
 }
 
-// after calls f, in the loop, when all that was added so far is durable.
-func (q *journalQueue) after(f func(error)) {
+// afterAll calls f, in the loop, when all that was added so far is durable, or
+// never will be; at once if the node has failed.
+func (l *loop) afterAll(f func(error)) {
+	if err := l.h.Failed(); err != nil {
+		f(err)
+		return
+	}
+	q := &l.journal
 	q.filling.urgent = true
 	q.filling.waiters = append(q.filling.waiters, f)
 }
