@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	seeds   = flag.Int("sim.seeds", 100, "how many seeds to run; with -short a few, of less time")
+	seeds   = flag.Int("sim.seeds", 30, "how many seeds to run; with -short a few, of less time")
 	from    = flag.Uint64("sim.from", 1, "the first seed")
 	seconds = flag.Int("sim.seconds", 60, "virtual seconds per seed")
 )
