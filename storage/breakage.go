@@ -7,6 +7,7 @@ type breakage struct {
 	retrySync         bool // a failed sync is tried once more, and believed
 	tableNotSynced    bool // files are freed when the table is written
 	logsNotSynced     bool // the table is written when the logs are
+	failedLogsTrusted bool // the table names what was written to a log that failed
 	dirNotSynced      bool // a new file is used before its name is durable
 	noCarry           bool // a generation does not begin with the states
 	reuseBehindNewer  bool // files are freed behind the newer copy of the table

@@ -7,21 +7,43 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// checkpoint writes the table at the start of a generation.
-func (j *journal) checkpoint(generation uint64, states []ReplicaState, syncLog func(ReplicaID) error) error {
+// checkpoint writes the table at the start of a generation, and returns its
+// rows if it did: with a *LogsFailedError too.
+func (j *journal) checkpoint(
+	generation uint64, states []ReplicaState, syncLog func(ReplicaID) error,
+) (rows []ReplicaState, err error) {
 	j.checkpointing.Lock()
 	defer j.checkpointing.Unlock()
 	defer j.watchSwitches()()
 	if err := j.failure(); err != nil {
-		return err
+		return nil, err
 	}
 	salt, err := j.saltOf(generation)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if newest := j.newestNamed(); generation <= newest {
-		return fmt.Errorf("storage: a checkpoint at generation %d after one at %d", generation, newest)
+		return nil, fmt.Errorf("storage: a checkpoint at generation %d after one at %d", generation, newest)
 	}
+	failed := j.syncLogs(states, syncLog)
+	rows = rowsOf(states)
+	if err := j.rescue(rows, failed.Replicas, tableAt{generation, salt}); err != nil {
+		return nil, fmt.Errorf("storage: checkpoint: logs failed (%w), and what they lack cannot be had: %w", failed.Errs[0], err)
+	}
+	t := &tableCopy{generation: generation, salt: salt, key: j.key, rows: rows}
+	if err := j.writeCopy(j.olderSlot(), t); err != nil {
+		return nil, j.fail(err)
+	}
+	j.dropFiles()
+	if len(failed.Replicas) > 0 {
+		return rows, failed
+	}
+	return rows, nil
+}
+
+// syncLogs syncs the logs of the live replicas and returns those that failed.
+func (j *journal) syncLogs(states []ReplicaState, syncLog func(ReplicaID) error) *LogsFailedError {
+	failed := &LogsFailedError{}
 	for i := range states {
 		st := &states[i]
 		if st.Status != ReplicaLive || j.isSwitched(st) || j.broken.logsNotSynced {
@@ -29,16 +51,12 @@ func (j *journal) checkpoint(generation uint64, states []ReplicaState, syncLog f
 		}
 		// A log that ended meanwhile is not missed: the frame that ended it is
 		// durable, and lies behind the generation's start.
-		if err := syncLog(st.Replica); err != nil && !j.isSwitched(st) {
-			return fmt.Errorf("storage: checkpoint: log of %v in %v: %w", st.Replica, st.Group, err)
+		if err := syncLog(st.Replica); err != nil && !j.isSwitched(st) && !j.broken.failedLogsTrusted {
+			failed.Replicas = append(failed.Replicas, st.Replica)
+			failed.Errs = append(failed.Errs, fmt.Errorf("log of %v in %v: %w", st.Replica, st.Group, err))
 		}
 	}
-	t := &tableCopy{generation: generation, salt: salt, key: j.key, rows: rowsOf(states)}
-	if err := j.writeCopy(j.olderSlot(), t); err != nil {
-		return j.fail(err)
-	}
-	j.dropFiles()
-	return nil
+	return failed
 }
 
 // watchSwitches keeps what rounds switch until the checkpoint is over.

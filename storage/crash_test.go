@@ -364,6 +364,7 @@ func TestMutants(t *testing.T) {
 		"closed generation may end short": {20, damaged},
 		"directory not synced":            {0, randomly},
 		"durable copy is written first":   {7, openTwice},
+		"failed logs trusted":             {0, randomly},
 		"free behind the newer copy":      {0, damaged},
 		"killed opens pin files":          {0, killedOpens},
 		"logs not synced":                 {0, randomly},

@@ -59,7 +59,8 @@
 //	                                      error, nothing is tried again
 //	a frame that recovery would refuse    the same: the caller's idea of what is durable
 //	                                      is wrong
-//	a write or sync of a partition log    that log; Checkpoint reports it
+//	a write or sync of a partition log    that log; Checkpoint reports it, and carries
+//	                                      what the log lacks to the next Open
 //	damage of journal or table            Open returns a *DamageError and changes nothing
 //	damage of a partition log             the reader of that range gets a *DamageError
 //	a torn tail                           is cut: nothing was promised of it

@@ -81,6 +81,7 @@ func rules(b *breakage) map[string]*bool {
 		"retry a failed sync":             &b.retrySync,
 		"table not synced":                &b.tableNotSynced,
 		"logs not synced":                 &b.logsNotSynced,
+		"failed logs trusted":             &b.failedLogsTrusted,
 		"directory not synced":            &b.dirNotSynced,
 		"no carry":                        &b.noCarry,
 		"free behind the newer copy":      &b.reuseBehindNewer,

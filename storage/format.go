@@ -71,10 +71,12 @@ import (
 //	48  16   zeros
 //	64  ...  rows, by replica
 //
-// A row: u8 status, uvarint group, replica, length and bytes of the directory,
+// A row: u8 status (1: live; 2: set aside; 3: live, and its log failed), uvarint group, replica, length and bytes of the directory,
 // term, vote, commit; configuration; uvarint reset, start index, start term,
 // last index, last term, next offset, segment index, segment offset, segment
-// bytes, aux index; u8: 1 if files exist.
+// bytes, aux index; u8: 1 if files exist. With status 3 there follow the entries
+// above the last index that were applied when the generation began, as in an
+// append: index of the first, count, entries.
 const (
 	headerSize   = 64
 	pageSize     = 4096

@@ -97,8 +97,18 @@ func dump(b []byte) string {
 	return out.String()
 }
 
+// failedRow is a table's row of a replica whose log failed.
+func failedRow() storage.ReplicaState {
+	return storage.ReplicaState{Status: storage.ReplicaLive, Group: 2, Replica: 7, Dir: "logs/seven",
+		Hard: storage.HardState{Term: 2, Vote: 8, Commit: 4},
+		Log:  storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: 1, LastTerm: 1},
+		Tail: []storage.Entry{{Index: 2, Term: 2}, entry(3, 2, "record")}}
+}
+
 func TestJournalFormatIsPinned(t *testing.T) {
-	for name, b := range journalFiles(t) {
+	files := journalFiles(t)
+	files["checkpoint.failed"] = storage.EncodeTable([]storage.ReplicaState{failedRow()})
+	for name, b := range files {
 		path := filepath.Join("testdata", "journal", name+".txt")
 		if *rewriteJournal {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -144,6 +154,18 @@ func TestDecodersAllocateWhatTheInputJustifies(t *testing.T) {
 	}
 }
 
+// The entries of a row follow its log.
+func TestARowHasNoGap(t *testing.T) {
+	whole := failedRow()
+	rows, err := storage.DecodeTable(storage.EncodeTable([]storage.ReplicaState{whole}))
+	require.NoError(t, err)
+	require.Equal(t, []storage.ReplicaState{whole}, rows)
+	gap := failedRow()
+	gap.Tail = gap.Tail[1:]
+	_, err = storage.DecodeTable(storage.EncodeTable([]storage.ReplicaState{gap}))
+	require.ErrorContains(t, err, "do not follow")
+}
+
 // Property: S11 (red: a value that is cut off was read)
 func FuzzFrames(f *testing.F) {
 	for _, frames := range everyKind() {
@@ -169,6 +191,10 @@ func FuzzTable(f *testing.F) {
 	long := storage.EncodeTable(nil)
 	binary.LittleEndian.PutUint64(long[32:], 1<<40)
 	f.Add(long)
+	f.Add(storage.EncodeTable([]storage.ReplicaState{failedRow()}))
+	gap := failedRow()
+	gap.Tail = gap.Tail[1:]
+	f.Add(storage.EncodeTable([]storage.ReplicaState{gap}))
 	f.Add(storage.EncodeTable([]storage.ReplicaState{{Status: storage.ReplicaLive, Group: 1, Replica: 2, Dir: "d",
 		Log: storage.LogPosition{LastIndex: 9, Exists: true}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -48,8 +48,10 @@ type journal struct {
 		size int64    // of the file
 		buf  []byte
 	}
-	// checkpointing is held for the length of a checkpoint.
+	// checkpointing is held for the length of a checkpoint. It guards rescued:
+	// what the rows of the newest copy have of failed logs.
 	checkpointing sync.Mutex
+	rescued       map[ReplicaID]ReplicaState
 	// mu is a leaf.
 	mu struct {
 		sync.Mutex

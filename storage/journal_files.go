@@ -74,6 +74,19 @@ func (j *journal) surplus() []journalFile {
 	return drop
 }
 
+// filesBetween returns the files of the generations from lo to hi.
+func (j *journal) filesBetween(lo, hi uint64) []journalFile {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var files []journalFile
+	for _, f := range j.mu.files {
+		if f.generation >= lo && f.generation <= hi {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
 // saltOf returns the salt of a generation that this process wrote.
 func (j *journal) saltOf(generation uint64) (uint64, error) {
 	j.mu.Lock()

@@ -3,6 +3,8 @@ package storage_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/storage"
 )
+
+var errDisk = errors.New("disk")
 
 // openTest opens a store in which replica 7 of group 2 has the entries 2 and 3,
 // of term 2, and 2 is committed.
@@ -117,7 +121,6 @@ func TestStatesThatLackSomethingAreNotCaptured(t *testing.T) {
 
 // Property: S5 (red: a failed sync was tried once more; open: the node resigns)
 func TestAFailureIsFinal(t *testing.T) {
-	errDisk := errors.New("disk")
 	for _, kind := range []simfs.OpKind{simfs.OpWrite, simfs.OpSync} {
 		fs := simfs.New(1)
 		s := openTest(t, fs)
@@ -134,7 +137,6 @@ func TestAFailureIsFinal(t *testing.T) {
 }
 
 func TestACheckpointThatFailsIsFinal(t *testing.T) {
-	errDisk := errors.New("disk")
 	fs := simfs.New(1)
 	s := openTest(t, fs)
 	states := []storage.ReplicaState{stateOf7()}
@@ -148,27 +150,130 @@ func TestACheckpointThatFailsIsFinal(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A log that fails to sync holds up the checkpoint and nothing else.
-func TestACheckpointWaitsForLogs(t *testing.T) {
-	errDisk := errors.New("disk")
-	fs := simfs.New(1)
-	s := openTest(t, fs)
-	l, err := s.OpenLog(stateOf7())
-	require.NoError(t, err)
-	require.NoError(t, l.Append([]storage.LogEntry{{Entry: entry(2, 2, "a"), Verdict: storage.VerdictControl}}))
-	st := stateOf7()
-	st.Log, st.Tail = l.Position(), st.Tail[1:]
-	g, err := s.Rotate([]storage.ReplicaState{st}, nil)
-	require.NoError(t, err)
-	fs.SetHook(failNth(1, errDisk, func(op simfs.Op) bool { return op.Kind == simfs.OpSync }))
-	require.ErrorIs(t, s.Checkpoint(g, []storage.ReplicaState{st}), errDisk)
-	fs.SetHook(nil)
-	require.ErrorIs(t, s.Checkpoint(g, []storage.ReplicaState{st}), errDisk)
+// failingLogs is a node with the replicas 7 and 8, whose entries are appended
+// to the journal and applied to their logs; 7's log fails at its first sync.
+type failingLogs struct {
+	t      *testing.T
+	fs     *simfs.FS
+	s      *storage.Store
+	states []storage.ReplicaState // of 7 and 8
+	logs   []*storage.Log
+}
 
+func newFailingLogs(t *testing.T) *failingLogs {
+	f := &failingLogs{t: t, fs: simfs.New(1)}
+	var err error
+	f.s, err = storage.Open(testConfig(f.fs))
+	require.NoError(t, err)
+	for r := storage.ReplicaID(7); r <= 8; r++ {
+		b := &storage.Begin{Dir: fmt.Sprintf("logs/%d", r), Index: 1, Term: 1}
+		g := storage.GroupID(r)
+		require.NoError(t, f.s.WriteRound([]storage.Frame{{Kind: storage.FrameCreated, Group: g, Replica: r, Begin: b}}))
+		st := storage.ReplicaState{Group: g, Replica: r, Status: storage.ReplicaLive, Dir: b.Dir,
+			Hard: storage.HardState{Term: 1, Commit: 1}, Log: emptyPosition()}
+		l, err := f.s.OpenLog(st)
+		require.NoError(t, err)
+		f.states, f.logs = append(f.states, st), append(f.logs, l)
+	}
+	f.fs.SetHook(func(op simfs.Op) error {
+		if op.Kind == simfs.OpSync && strings.HasPrefix(op.Path, "/node/logs/7/") {
+			return errDisk
+		}
+		return nil
+	})
+	return f
+}
+
+// write appends an entry to the journal, commits it, and applies it if asked.
+func (f *failingLogs) write(i int, apply bool) {
+	st := &f.states[i]
+	e := entry(st.Log.LastIndex+storage.Index(len(st.Tail))+1, 1, fmt.Sprint(i, len(st.Tail)))
+	st.Tail = append(st.Tail, e)
+	st.Hard.Commit = e.Index
+	require.NoError(f.t, f.s.WriteRound([]storage.Frame{{Kind: storage.FrameAppend, Group: st.Group,
+		Replica: st.Replica, Hard: st.Hard, Entries: []storage.Entry{e}}}))
+	if !apply {
+		return
+	}
+	for _, e := range st.Tail {
+		require.NoError(f.t, f.logs[i].Append([]storage.LogEntry{{Entry: e, Verdict: storage.VerdictControl}}))
+	}
+	st.Log, st.Tail = f.logs[i].Position(), nil
+}
+
+func (f *failingLogs) checkpoint() error {
+	states := slices.Clone(f.states)
+	g, err := f.s.Rotate(states, nil)
+	require.NoError(f.t, err)
+	return f.s.Checkpoint(g, states)
+}
+
+// Property: S5 (red: a checkpoint failed with the log; the row lacked the entries; open: the node resigns)
+//
+// A log that fails to sync holds up nothing: files are let go, and nothing of
+// the replica is lost.
+func TestAFailedLogHoldsUpNoCheckpoint(t *testing.T) {
+	f := newFailingLogs(t)
+	for range 3 {
+		f.write(0, true)
+	}
+	var want []storage.Entry
+	for i := storage.Index(2); i <= 4; i++ {
+		want = append(want, entry(i, 1, "0 0"))
+	}
+	for n := range 12 {
+		if n > 0 && n < 4 {
+			f.write(0, false) // what was on its way
+			want = append(want, f.states[0].Tail[n-1])
+		}
+		f.write(1, true)
+		err := f.checkpoint()
+		var failed *storage.LogsFailedError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, []storage.ReplicaID{7}, failed.Replicas)
+		require.ErrorIs(t, err, errDisk)
+		names, err := f.fs.List("/node/journal")
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(names), 4+2, "%v", names)
+
+		s, err := storage.Open(testConfig(f.fs.Image(simfs.Strict)))
+		require.NoError(t, err)
+		got := s.Replicas()
+		require.Equal(t, emptyPosition(), got[0].Log)
+		require.Equal(t, want, got[0].Tail)
+		require.Equal(t, f.states[0].Hard, got[0].Hard)
+		require.Equal(t, f.states[1], got[1])
+		l, err := s.OpenLog(got[0])
+		require.NoError(t, err)
+		require.NoError(t, l.Append([]storage.LogEntry{{Entry: want[0], Verdict: storage.VerdictControl}}))
+		require.NoError(t, s.Close())
+	}
 	// Set aside, the replica is not waited for.
-	require.NoError(t, s.WriteRound([]storage.Frame{{Kind: storage.FrameSetAside, Group: 2, Replica: 7}}))
-	require.NoError(t, s.Checkpoint(g, []storage.ReplicaState{st}))
-	require.NoError(t, s.Close())
+	require.NoError(t, f.s.WriteRound([]storage.Frame{{Kind: storage.FrameSetAside, Group: 7, Replica: 7}}))
+	f.states[0].Status, f.states[0].Tail = storage.ReplicaSetAside, nil
+	require.NoError(t, f.checkpoint())
+	require.NoError(t, f.s.Close())
+}
+
+// Without the journal that has the entries there is no checkpoint.
+func TestAFailedLogNeedsItsJournal(t *testing.T) {
+	f := newFailingLogs(t)
+	f.write(0, true)
+	names, err := f.fs.List("/node/journal")
+	require.NoError(t, err)
+	for _, name := range names {
+		if strings.HasPrefix(name, "2.") {
+			require.NoError(t, f.fs.Flip("/node/journal/"+name, 4096+70, 1))
+		}
+	}
+	err = f.checkpoint()
+	var damage *storage.DamageError
+	require.ErrorAs(t, err, &damage)
+	require.ErrorIs(t, err, errDisk)
+	var failed *storage.LogsFailedError
+	require.NotErrorAs(t, err, &failed)
+	require.NoError(t, f.s.WriteRound(nil))
+	require.NoError(t, f.s.Close())
 }
 
 // TestTheJournalIsMissing: what was adopted, or holds anything, had one.

@@ -48,6 +48,8 @@ import (
 //     The logs were synced up to the rows' positions before the copy was
 //     written, the copy is synced before files are freed, and they are freed
 //     behind the other, older copy, so that a torn copy costs nothing.
+//     A log that cannot be synced counts up to where the copy before had it, and
+//     its row has the entries from there to the captured position: see rescue.go.
 //  6. The newest copy may itself be page cache alone. Open first writes and
 //     syncs one: the torn one, else that newest one, over itself with the same
 //     bytes (a sync alone would not do: see the enemy). The other is never

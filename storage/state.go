@@ -48,7 +48,8 @@ const (
 )
 
 // ReplicaState is all that is known of one replica: what Recover returns, what
-// a rotation captures, and (without Tail) a row of the checkpoint table.
+// a rotation captures, and (without Tail, unless its log failed) a row of the
+// checkpoint table.
 //
 // Invariants: Log.LastIndex <= Hard.Commit; Tail is contiguous and starts at
 // Log.LastIndex+1; Conf is the configuration as of Log.LastIndex.

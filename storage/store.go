@@ -186,11 +186,22 @@ func (s *Store) Rotate(states []ReplicaState, frames []Frame) (generation uint64
 // the journal files that no copy of the table needs. Blocks for all of these
 // syncs; runs beside WriteRound and Rotate, one Checkpoint at a time.
 //
-// If a log fails to sync, the error wraps that log's, the table stays as it was,
-// and a later checkpoint may be tried without that replica. If the table fails,
-// the Store has failed as with WriteRound.
+// A log that fails to sync, or has failed before, holds up nothing: the table
+// keeps the position to which the log was synced for the checkpoint before, and
+// takes the entries from there to st.Log.LastIndex from the journal into the
+// row. They are there: the journal from the checkpoint before on is let go only
+// behind this one. They are final, since they were applied. A node that is
+// opened again gets them in Tail, and its log is cut and written again from
+// them. The error is then a *LogsFailedError, and the checkpoint is made. It costs the space of these entries, in memory
+// and in each table, until the replica ends or the node is opened again; they
+// are at most what the journal held when the log failed. Should the journal not
+// be readable, the error is another, the table stays as it was, and a later
+// checkpoint may be tried.
+//
+// If the table fails, the Store has failed as with WriteRound.
 func (s *Store) Checkpoint(generation uint64, states []ReplicaState) error {
-	return s.journal.checkpoint(generation, states, s.logs.sync)
+	_, err := s.journal.checkpoint(generation, states, s.logs.sync)
+	return err
 }
 
 // Close waits for the round and the checkpoint that run, closes what is open

@@ -12,8 +12,12 @@ type tableCopy struct {
 	generation uint64
 	salt       uint64
 	key        uint64
-	rows       []ReplicaState // without Tail, by replica
+	rows       []ReplicaState // by replica; Tail only of a log that failed
 }
+
+// rowTail is the status of a row of a live replica whose log failed: the
+// entries follow that it applied and its log does not have for sure.
+const rowTail = 3
 
 // encodeTable appends the encoded copy to b, which is empty.
 func encodeTable(b []byte, t *tableCopy) []byte {
@@ -33,7 +37,11 @@ func encodeTable(b []byte, t *tableCopy) []byte {
 }
 
 func appendRow(b []byte, r *ReplicaState) []byte {
-	b = append(b, byte(r.Status))
+	status := byte(r.Status)
+	if r.Status == ReplicaLive && len(r.Tail) > 0 {
+		status = rowTail
+	}
+	b = append(b, status)
 	b = binary.AppendUvarint(b, uint64(r.Group))
 	b = binary.AppendUvarint(b, uint64(r.Replica))
 	b = appendString(b, r.Dir)
@@ -46,7 +54,11 @@ func appendRow(b []byte, r *ReplicaState) []byte {
 	} {
 		b = binary.AppendUvarint(b, v)
 	}
-	return appendBool(b, p.Exists)
+	b = appendBool(b, p.Exists)
+	if status == rowTail {
+		b = appendEntries(b, r.Tail)
+	}
+	return b
 }
 
 // decodeTable reads a copy. An error that is errUnknown means that the copy is
@@ -95,7 +107,7 @@ func decodeTable(b []byte) (*tableCopy, error) {
 
 func (d *decoder) row() ReplicaState {
 	status := d.byte()
-	if status != byte(ReplicaLive) && status != byte(ReplicaSetAside) {
+	if status < byte(ReplicaLive) || status > rowTail {
 		d.fail(fmt.Errorf("status %d %w", status, errUnknown))
 	}
 	r := ReplicaState{
@@ -118,6 +130,13 @@ func (d *decoder) row() ReplicaState {
 		SegBytes:   int64(d.offset()),
 		AuxIndex:   Index(d.uvarint()),
 		Exists:     d.bool(),
+	}
+	if status == rowTail {
+		r.Status = ReplicaLive
+		r.Tail = d.entries()
+		if d.err == nil && (len(r.Tail) == 0 || r.Tail[0].Index != r.Log.LastIndex+1) {
+			d.fail(fmt.Errorf("the entries do not follow entry %d", r.Log.LastIndex))
+		}
 	}
 	return r
 }

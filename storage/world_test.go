@@ -22,6 +22,8 @@ type world struct {
 	s    *storage.Store
 	logs map[storage.ReplicaID]*storage.Log
 
+	failed map[storage.ReplicaID]bool // whose logs failed in this process
+
 	promised model
 	maybe    model // promised and the round that failed; nil: none did
 
@@ -58,6 +60,7 @@ func (w *world) open() error {
 		return fmt.Errorf("open: %w", err)
 	}
 	w.s, w.logs, w.capture = s, map[storage.ReplicaID]*storage.Log{}, nil
+	w.failed = map[storage.ReplicaID]bool{}
 	states := s.Replicas()
 	now, errA := w.compare(states, w.promised)
 	if errA != nil && w.maybe != nil {
@@ -122,6 +125,11 @@ func (w *world) drawFault(within int64) simfs.Hook {
 	case 1:
 		return failNth(1+n/5, err, func(op simfs.Op) bool {
 			return op.Kind == simfs.OpSync && strings.HasSuffix(op.Path, ".journal")
+		})
+	}
+	if err == errInjected && w.rng.IntN(2) == 0 {
+		return failNth(1+n/10, err, func(op simfs.Op) bool {
+			return op.Kind == simfs.OpSync && strings.HasPrefix(op.Path, "/node/logs/")
 		})
 	}
 	if err == errInjected { // of all others only files and journals: a directory's stays
@@ -339,7 +347,7 @@ func (w *world) follow(frames []storage.Frame) error {
 		}
 		if l := w.logs[f.Replica]; l != nil {
 			delete(w.logs, f.Replica)
-			if err := l.Close(); err != nil {
+			if err := l.Close(); err != nil && !w.failed[f.Replica] {
 				return err
 			}
 		}
@@ -373,6 +381,9 @@ func (w *world) applySome() error {
 		return nil
 	}
 	id := live[w.rng.IntN(len(live))]
+	if w.failed[id] {
+		return nil
+	}
 	r := w.promised[id]
 	n := int(r.hard.Commit - r.applied.LastIndex)
 	if n <= 0 {
@@ -420,5 +431,12 @@ func (w *world) checkpoint() error {
 	}
 	err := w.s.Checkpoint(generation, states)
 	w.between = nil
+	var failed *storage.LogsFailedError
+	if errors.As(err, &failed) && !errors.Is(err, simfs.ErrCrashed) {
+		for _, id := range failed.Replicas {
+			w.failed[id] = true
+		}
+		err = nil // the node goes on without their logs
+	}
 	return errors.Join(err, inner)
 }
