@@ -147,23 +147,25 @@ func (h *Host) call(ctx context.Context, f func()) error {
 	if !ok {
 		return Retry(ErrClosed)
 	}
-	return h.await(ctx, ran)
+	_, err := await(ctx, h, ran)
+	return err
 }
 
-// await waits for something that the loop does.
-func (h *Host) await(ctx context.Context, ran <-chan struct{}) error {
+// await waits for what the loop sends or closes. The channel holds what is
+// sent: who waits may be gone by then, and the loop never waits.
+func await[T any](ctx context.Context, h *Host, sent <-chan T) (got T, err error) {
 	select {
-	case <-ran:
-		return nil
+	case got = <-sent:
+		return got, nil
 	case <-ctx.Done():
-		return UnknownCause(ctx)
+		return got, UnknownCause(ctx)
 	case <-h.loopDone:
 	}
 	select {
-	case <-ran:
-		return nil
+	case got = <-sent:
+		return got, nil
 	default:
-		return Unknown(ErrClosed)
+		return got, Unknown(ErrClosed)
 	}
 }
 

@@ -73,7 +73,7 @@ func (h *Host) flush(ctx context.Context) {
 	written := make(chan struct{})
 	err := h.call(ctx, func() { h.loop.afterAll(func(error) { close(written) }) })
 	if err == nil {
-		_ = h.await(ctx, written)
+		_, _ = await(ctx, h, written)
 	}
 }
 

@@ -79,24 +79,28 @@ func (h *Host) OpenGroup(o GroupOptions) (*Group, error) {
 	return g, nil
 }
 
+// claimed is the answer to a claim.
+type claimed struct {
+	st  storage.ReplicaState
+	err error
+}
+
 // claim reserves the replica and returns its recovered state.
-func (h *Host) claim(o *GroupOptions) (st storage.ReplicaState, err error) {
-	settled := make(chan struct{})
+func (h *Host) claim(o *GroupOptions) (storage.ReplicaState, error) {
+	answer := make(chan claimed, 1)
 	ok := h.mailbox.post(func(in *inbox) {
 		in.calls = append(in.calls, func() {
-			h.loop.claim(o, func(got storage.ReplicaState, e error) {
-				st, err = got, e
-				close(settled)
-			})
+			h.loop.claim(o, func(st storage.ReplicaState, err error) { answer <- claimed{st, err} })
 		})
 	})
 	if !ok {
-		return st, Retry(ErrClosed)
+		return storage.ReplicaState{}, Retry(ErrClosed)
 	}
-	if err := h.await(context.Background(), settled); err != nil {
+	got, err := await(context.Background(), h, answer)
+	if err != nil {
 		return storage.ReplicaState{}, err
 	}
-	return st, err
+	return got.st, got.err
 }
 
 // claim calls settle once, now or when the replica is durable.
@@ -257,20 +261,15 @@ func (h *Host) closeGroup(ctx context.Context, r ReplicaID, forEver bool) error 
 			g.logger().Error("the log could not be synced at its close", zap.Error(e))
 		}
 	}
-	settled := make(chan struct{})
-	var err error
-	if e := h.call(ctx, func() {
-		h.loop.settle(r, forEver, func(e error) {
-			err = e
-			close(settled)
-		})
-	}); e != nil {
-		return e
+	answer := make(chan error, 1)
+	if err := h.call(ctx, func() { h.loop.settle(r, forEver, func(err error) { answer <- err }) }); err != nil {
+		return err
 	}
-	if e := h.await(ctx, settled); e != nil {
-		return e
+	settled, err := await(ctx, h, answer)
+	if err != nil {
+		return err
 	}
-	return err
+	return settled
 }
 
 // park takes a group out of all work. It returns nil if it is not open.
