@@ -175,13 +175,15 @@ func newFailingLogs(t *testing.T) *failingLogs {
 		require.NoError(t, err)
 		f.states, f.logs = append(f.states, st), append(f.logs, l)
 	}
-	f.fs.SetHook(func(op simfs.Op) error {
-		if op.Kind == simfs.OpSync && strings.HasPrefix(op.Path, "/node/logs/7/") {
-			return errDisk
-		}
-		return nil
-	})
+	f.fs.SetHook(failLogOf7)
 	return f
+}
+
+func failLogOf7(op simfs.Op) error {
+	if op.Kind == simfs.OpSync && strings.HasPrefix(op.Path, "/node/logs/7/") {
+		return errDisk
+	}
+	return nil
 }
 
 // write appends an entry to the journal, commits it, and applies it if asked.

@@ -41,7 +41,6 @@ type Log struct {
 		unsynced []*segment // written since the last sync, oldest first
 		newNames bool       // files were made, renamed or removed since then
 		aux      []Index    // side files that have no final name yet
-		auxNamed Index      // side file that the last checkpoint names
 		err      error      // sticky
 	}
 }

@@ -90,26 +90,40 @@ func (l *Log) ReadAux(i Index) ([]byte, error) {
 	return data, nil
 }
 
-// checkpointed is called when a checkpoint of the states is durable. The other
-// copy of the table names what the checkpoint before named, or what the logs
-// were opened with, so the side files below that are needed no more. A failure
-// to remove one is no failure: it is removed with the next.
-func (s *logSet) checkpointed(states []ReplicaState) {
-	for i := range states {
-		if l, _ := s.lookup(states[i].Replica); l != nil {
-			l.releaseAux(states[i].Log.AuxIndex)
+// namedAux is the side file that a row of the table names.
+type namedAux struct {
+	reset uint64 // of its log
+	index Index
+}
+
+// checkpointed is called with the rows of the newest copy of the table once they
+// are durable. The other copy names what the rows before named, so the side
+// files of the same log below both are needed no more. A failure to remove one
+// is no failure: it is removed with the next.
+func (s *logSet) checkpointed(rows []ReplicaState) {
+	now := map[ReplicaID]namedAux{}
+	for i := range rows {
+		if p := &rows[i].Log; p.AuxIndex != 0 {
+			now[rows[i].Replica] = namedAux{p.Reset, p.AuxIndex}
+		}
+	}
+	s.mu.Lock()
+	before := s.mu.named
+	s.mu.named = now
+	s.mu.Unlock()
+	for r, n := range now {
+		b, ok := before[r]
+		if !ok || b == n || b.reset != n.reset {
+			continue
+		}
+		if l, _ := s.lookup(r); l != nil && l.Position().Reset == n.reset {
+			l.removeAux(min(b.index, n.index))
 		}
 	}
 }
 
-func (l *Log) releaseAux(named Index) {
-	l.mu.Lock()
-	keep := l.mu.auxNamed
-	l.mu.auxNamed = named
-	l.mu.Unlock()
-	if keep == named || keep == 0 {
-		return // nothing has changed since the last time
-	}
+// removeAux removes the side files below keep.
+func (l *Log) removeAux(keep Index) {
 	names, err := l.logs.fs.List(l.dir)
 	if err != nil {
 		return

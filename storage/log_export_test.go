@@ -74,6 +74,3 @@ func SealAux(b []byte) []byte {
 func SealText(b []byte) []byte {
 	return fmt.Appendf(slices.Clone(b), "crc32c %08x\n", crc32.Checksum(b, castagnoli))
 }
-
-// Checkpointed is what follows a checkpoint of the states.
-func (s *Store) Checkpointed(states ...ReplicaState) { s.logs.checkpointed(states) }

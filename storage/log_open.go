@@ -80,7 +80,6 @@ func (l *Log) begin(pos LogPosition, plan cutPlan) {
 		pos.SegIndex, pos.SegOffset, pos.SegBytes = 0, 0, 0
 	}
 	l.mu.pos = pos
-	l.mu.auxNamed = pos.AuxIndex
 	l.mu.newNames = len(plan.remove) > 0
 	l.writer = writer{log: l, pos: pos}
 }

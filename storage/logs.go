@@ -29,6 +29,7 @@ type logSet struct {
 		open    map[ReplicaID]*Log
 		failed  map[ReplicaID]error // closed with it: not to be opened again
 		durable map[string]bool     // directories whose names this process synced
+		named   map[ReplicaID]namedAux
 		closed  bool
 	}
 }

@@ -132,6 +132,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{home: h, journal: j}
 	s.logs = newLogSet(cfg.FS, cfg.Dir, cfg.SegmentSize, cfg.MaxOpenFiles)
+	s.logs.checkpointed(replicas)
 	s.mu.replicas = replicas
 	return s, nil
 }
@@ -200,7 +201,10 @@ func (s *Store) Rotate(states []ReplicaState, frames []Frame) (generation uint64
 //
 // If the table fails, the Store has failed as with WriteRound.
 func (s *Store) Checkpoint(generation uint64, states []ReplicaState) error {
-	_, err := s.journal.checkpoint(generation, states, s.logs.sync)
+	rows, err := s.journal.checkpoint(generation, states, s.logs.sync)
+	if rows != nil {
+		s.logs.checkpointed(rows)
+	}
 	return err
 }
 
