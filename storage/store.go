@@ -193,11 +193,11 @@ func (s *Store) Rotate(states []ReplicaState, frames []Frame) (generation uint64
 // row. They are there: the journal from the checkpoint before on is let go only
 // behind this one. They are final, since they were applied. A node that is
 // opened again gets them in Tail, and its log is cut and written again from
-// them. The error is then a *LogsFailedError, and the checkpoint is made. It costs the space of these entries, in memory
-// and in each table, until the replica ends or the node is opened again; they
-// are at most what the journal held when the log failed. Should the journal not
-// be readable, the error is another, the table stays as it was, and a later
-// checkpoint may be tried.
+// them. The error is then a *LogsFailedError, and the checkpoint is made. It
+// costs the space of these entries, in memory and in each table, until the
+// replica ends or the node is opened again; they are at most what the journal
+// held when the log failed. Should the journal not be readable, the error is
+// another, the table stays as it was, and a later checkpoint may be tried.
 //
 // If the table fails, the Store has failed as with WriteRound.
 func (s *Store) Checkpoint(generation uint64, states []ReplicaState) error {
