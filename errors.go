@@ -53,6 +53,8 @@ type (
 	FormatError = storage.FormatError
 	// InvalidError: a value that a topic cannot have.
 	InvalidError = metastore.InvalidError
+	// ForeignError: the directory holds something else.
+	ForeignError = storage.ForeignError
 	// TooLargeError: a record is over the limit.
 	TooLargeError = topic.TooLargeError
 	// OutOfRangeError: there is no such offset.

@@ -59,7 +59,7 @@ func (p *parts) failure() error { return errors.Join(p.host.Failed(), p.meta.Fai
 // WaitReady. ctx bounds opening, not the node's life. The caller must end the
 // node with Close or Abort.
 //
-// Errors: *ConfigError, ErrLocked, *IdentityError, *FormatError, *DamageError,
+// Errors: *ConfigError, ErrLocked, *IdentityError, *ForeignError, *FormatError, *DamageError,
 // and what the network says of the address. After an error nothing runs and
 // nothing is locked.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
