@@ -147,12 +147,12 @@ func (b *batcher) measure(records []Record) (int, error) {
 	for i := range records {
 		n := records[i].Size()
 		if n > MaxRecordSize {
-			return 0, &TooLargeError{Size: n, Max: MaxRecordSize}
+			return 0, &TooLargeError{Record: i, Size: n, Max: MaxRecordSize}
 		}
 		size += n + recordOverhead
 	}
 	if size > TargetBatchSize && len(records) > 1 {
-		return 0, &TooLargeError{Size: size, Max: TargetBatchSize}
+		return 0, &TooLargeError{Record: -1, Size: size, Max: TargetBatchSize}
 	}
 	return size, nil
 }

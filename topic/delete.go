@@ -35,17 +35,19 @@ import (
 func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
-	t, err := m.cfg.Meta.FindTopic(ctx, name)
-	if err != nil {
-		return err
+	var t metastore.Topic
+	err := m.begin(ctx)
+	if err == nil {
+		t, err = m.find(ctx, name)
 	}
-	if t.State == metastore.TopicActive {
-		if err := m.cfg.Meta.SetTopicDeleting(ctx, t.Incarnation); err != nil {
-			return err
-		}
+	if err == nil && t.State == metastore.TopicActive {
+		err = m.cfg.Meta.SetTopicDeleting(ctx, t.Incarnation)
+	}
+	if err != nil {
+		return explain(ctx, err, "delete %q", name)
 	}
 	if err := m.finishDelete(ctx, &t); err != nil {
-		return raftlog.Unknown(withoutOutcome{fmt.Errorf("topic: delete %s: it is finished later: %w", name, err)})
+		return raftlog.Unknown(withoutOutcome{explain(ctx, err, "delete %q: it is finished later", name)})
 	}
 	return nil
 }

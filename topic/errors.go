@@ -36,12 +36,16 @@ var (
 
 // TooLargeError refuses a record, or records that have to travel in one batch.
 type TooLargeError struct {
-	Size int // bytes
-	Max  int // bytes
+	Record int // which of the call's, from 0; -1: all of them together
+	Size   int // bytes
+	Max    int // bytes
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("topic: too large: %d bytes, the limit is %d", e.Size, e.Max)
+	if e.Record < 0 {
+		return fmt.Sprintf("topic: too large: %d bytes, the limit is %d", e.Size, e.Max)
+	}
+	return fmt.Sprintf("topic: record %d of the call is too large: %d bytes, the limit is %d", e.Record, e.Size, e.Max)
 }
 
 // Is gives the error its outcome: refused.
@@ -49,12 +53,17 @@ func (e *TooLargeError) Is(target error) bool { return target == raftlog.ErrRefu
 
 // OutOfRangeError refuses a read at an offset that the partition does not hold.
 type OutOfRangeError struct {
-	Offset storage.Offset // asked for
-	Start  storage.Offset // the first that is there
-	End    storage.Offset // the high watermark: the first that is not there yet
+	Topic     string // with Partition; "": not known
+	Partition uint32
+	Offset    storage.Offset // asked for
+	Start     storage.Offset // the first that is there
+	End       storage.Offset // the high watermark: the first that is not there yet
 }
 
 func (e *OutOfRangeError) Error() string {
+	if e.Topic != "" {
+		return fmt.Sprintf("topic: offset %d of %s/%d is out of range: it holds [%d, %d)", e.Offset, e.Topic, e.Partition, e.Start, e.End)
+	}
 	return fmt.Sprintf("topic: offset %d is out of range: the partition holds [%d, %d)", e.Offset, e.Start, e.End)
 }
 

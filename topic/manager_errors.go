@@ -17,10 +17,15 @@ var (
 	// not opened yet. Retry, elsewhere.
 	ErrNoReplica = raftlog.Retry(errors.New("topic: this node has no open replica of the partition"))
 	// ErrClosed is the error of calls to a Manager, Producer or Reader that was
-	// closed. It comes as Retry where nothing happened, and as Unknown for
-	// records that were on their way.
-	ErrClosed = errors.New("topic: closed")
+	// closed. It comes as Retry where nothing happened, and as Unknown for what
+	// was on its way. It matches raftlog.ErrClosed.
+	ErrClosed error = closedError{}
 )
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "topic: closed" }
+func (closedError) Is(target error) bool { return target == raftlog.ErrClosed }
 
 // NoLeaderError says that no leader of a partition took the records within the
 // time that there was. Nothing happened: it matches raftlog.ErrRetry, and
@@ -31,7 +36,7 @@ type NoLeaderError struct {
 }
 
 func (e *NoLeaderError) Error() string {
-	return fmt.Sprintf("topic: no leader of %v took the records: %v", e.TopicPartition, e.Err)
+	return fmt.Sprintf("topic: no leader of %v took the records: %s", e.TopicPartition, textOf(e.Err))
 }
 
 // Is gives the error its outcome: retry.
@@ -49,7 +54,7 @@ type PartialError struct {
 }
 
 func (e *PartialError) Error() string {
-	return fmt.Sprintf("topic: %d records were not appended: %v", e.Failed, e.Err)
+	return fmt.Sprintf("topic: %d records were not appended: %s", e.Failed, textOf(e.Err))
 }
 
 // Is gives the error its outcome: for the call as a whole it is unknown.

@@ -47,13 +47,6 @@ func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method st
 	return response, nil
 }
 
-// whileOpen is a context that also ends when the manager is closed.
-func (m *Manager) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(m.life, func() { cancel(ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
 // within is a context that also ends after d on the manager's clock.
 func within(ctx context.Context, c clock.Clock, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -14,15 +14,20 @@ import (
 //
 // Errors: those of metastore.Store.CreateTopic. If ctx ends first the outcome
 // is unknown; with a topic whose Name is not empty it was created, and only
-// its leaders were not waited for.
+// its leaders were not waited for. If it has ended before the call the error is
+// Retry, here and in all calls.
 func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
-	t, err := m.cfg.Meta.CreateTopic(ctx, metastore.TopicSpec{Name: name, Config: config})
-	if err != nil {
-		return metastore.Topic{}, err
+	var t metastore.Topic
+	err := m.begin(ctx)
+	if err == nil {
+		t, err = m.cfg.Meta.CreateTopic(ctx, metastore.TopicSpec{Name: name, Config: config})
 	}
-	return t, m.awaitLeaders(ctx, &t)
+	if err != nil {
+		return metastore.Topic{}, explain(ctx, err, "create %q", name)
+	}
+	return t, explain(ctx, m.awaitLeaders(ctx, &t), "%q was created; wait for its leaders", name)
 }
 
 // DescribeTopic returns the topic that has the name. It says that there is none
@@ -30,15 +35,24 @@ func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore
 func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
-	return m.cfg.Meta.FindTopic(ctx, name)
+	var t metastore.Topic
+	err := m.begin(ctx)
+	if err == nil {
+		t, err = m.find(ctx, name)
+	}
+	return t, explain(ctx, err, "describe %q", name)
 }
 
 // ListTopics returns all topics by name, after a linearizable read.
 func (m *Manager) ListTopics(ctx context.Context) ([]metastore.Topic, error) {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
-	if err := m.cfg.Meta.Barrier(ctx); err != nil {
-		return nil, err
+	err := m.begin(ctx)
+	if err == nil {
+		err = m.barrier(ctx)
+	}
+	if err != nil {
+		return nil, explain(ctx, err, "list topics")
 	}
 	return m.cfg.Meta.Topics(), nil
 }
@@ -77,11 +91,12 @@ func eachPartition(t *metastore.Topic, f func(address, metastore.Partition) erro
 
 // awaitLeaders waits until every partition has a leader.
 func (m *Manager) awaitLeaders(ctx context.Context, t *metastore.Topic) error {
-	err := eachPartition(t, func(a address, p metastore.Partition) error { return m.awaitLeader(ctx, a, p) })
-	if err != nil {
-		return fmt.Errorf("topic: %s was created; wait for its leaders: %w", t.Name, err)
-	}
-	return nil
+	return eachPartition(t, func(a address, p metastore.Partition) error {
+		if err := m.awaitLeader(ctx, a, p); err != nil {
+			return fmt.Errorf("%v: %w", TopicPartition{t.Name, p.Index}, err)
+		}
+		return nil
+	})
 }
 
 func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partition) error {
@@ -128,10 +143,10 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 // active returns the topic that has the name and takes records. That there is
 // none, or only one that is being deleted, it says after a linearizable read.
 func (m *Manager) active(ctx context.Context, name string) (metastore.Topic, error) {
-	t, err := m.cfg.Meta.FindTopic(ctx, name)
+	t, err := m.find(ctx, name)
 	if err == nil && t.State != metastore.TopicActive {
-		if err = m.cfg.Meta.Barrier(ctx); err == nil {
-			t, err = m.cfg.Meta.FindTopic(ctx, name)
+		if err = m.barrier(ctx); err == nil {
+			t, err = m.find(ctx, name)
 		}
 	}
 	if err == nil && t.State != metastore.TopicActive {

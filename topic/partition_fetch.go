@@ -52,7 +52,7 @@ func (p *Partition) Fetch(req FetchRequest, buf []byte) (Fetched, error) {
 	case req.Seen > hw:
 		return f, &BehindError{Seen: req.Seen, HighWatermark: hw}
 	case req.From < f.Start || req.From > hw:
-		return f, &OutOfRangeError{Offset: req.From, Start: f.Start, End: hw}
+		return f, p.outOfRange(req.From, f.Start, hw)
 	case req.From == hw:
 		return f, nil
 	}
@@ -88,11 +88,15 @@ func (f *Fetched) compact(frames []storage.FrameView) {
 	f.Data = f.Buf[:n:n]
 }
 
+func (p *Partition) outOfRange(from, start, end storage.Offset) error {
+	return &OutOfRangeError{Topic: p.cfg.Topic, Partition: p.cfg.Partition, Offset: from, Start: start, End: end}
+}
+
 func (p *Partition) fetchError(err error, from, hw storage.Offset) error {
 	var out *storage.OutOfRangeError
 	switch {
 	case errors.As(err, &out): // removed since
-		return &OutOfRangeError{Offset: from, Start: out.Start, End: hw}
+		return p.outOfRange(from, out.Start, hw)
 	case errors.Is(err, storage.ErrClosed):
 		return ErrPartitionClosed
 	}

@@ -236,7 +236,7 @@ func TestFetch(t *testing.T) {
 	require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(err))
 	for _, from := range []storage.Offset{-1, 51} {
 		_, err = fetch(from, 0)
-		require.Equal(t, &topic.OutOfRangeError{Offset: from, Start: 0, End: 50}, err)
+		require.Equal(t, &topic.OutOfRangeError{Topic: "orders", Offset: from, Start: 0, End: 50}, err)
 		require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err))
 	}
 	r.unreadable.Store(true)

@@ -115,7 +115,7 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 	defer m.mu.Unlock()
 	if m.mu.closed {
 		p.stop()
-		return nil, raftlog.Retry(ErrClosed)
+		return nil, explain(p.life, raftlog.Retry(ErrClosed), "new producer")
 	}
 	m.mu.producers[p] = true
 	return p, nil
@@ -138,7 +138,7 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 func (p *Producer) Produce(ctx context.Context, topic string, records ...Record) ([]Position, error) {
 	v, err := p.prepare(ctx, topic, records)
 	if err != nil || len(records) == 0 {
-		return nil, err
+		return nil, explain(ctx, err, "produce to %q", topic)
 	}
 	if len(records) == 1 || !anyKey(records) {
 		return p.produce(ctx, p.choose(v, records[0].Key), records)
@@ -151,7 +151,7 @@ func (p *Producer) Produce(ctx context.Context, topic string, records ...Record)
 func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32, records ...Record) ([]Position, error) {
 	v, err := p.prepare(ctx, topic, records)
 	if err != nil || len(records) == 0 {
-		return nil, err
+		return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
 	}
 	if uint64(partition) >= uint64(len(v.topic.Partitions)) {
 		return nil, fmt.Errorf("%w: %s has %d partitions, not %d", metastore.ErrTopicNotFound, topic, len(v.topic.Partitions), partition)
@@ -168,7 +168,7 @@ func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record
 	c := &call{records: []Record{record}}
 	v, err := p.prepare(ctx, topic, c.records)
 	if err != nil {
-		done(Position{Offset: NoOffset}, err)
+		done(Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
 		return
 	}
 	l := p.choose(v, record.Key)
@@ -188,21 +188,29 @@ func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record
 
 // prepare refuses what cannot be appended, and finds the topic.
 func (p *Producer) prepare(ctx context.Context, topic string, records []Record) (*topicView, error) {
-	for i := range records {
-		if n := records[i].Size(); n > MaxRecordSize {
-			return nil, &TooLargeError{Size: n, Max: MaxRecordSize}
-		}
-	}
-	p.mu.Lock()
-	err := p.mu.failed
-	if p.mu.closing {
-		err = raftlog.Retry(ErrClosed)
-	}
-	p.mu.Unlock()
+	err := p.refuses(ctx, records)
 	if err != nil {
 		return nil, err
 	}
 	return p.view(ctx, topic)
+}
+
+// refuses returns why a call is not to begin.
+func (p *Producer) refuses(ctx context.Context, records []Record) error {
+	if ctx.Err() != nil {
+		return raftlog.Retry(ctx.Err())
+	}
+	for i := range records {
+		if n := records[i].Size(); n > MaxRecordSize {
+			return &TooLargeError{Record: i, Size: n, Max: MaxRecordSize}
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closing {
+		return raftlog.Retry(ErrClosed)
+	}
+	return p.mu.failed
 }
 
 // produce appends records to one partition, in pieces that fit a batch.
@@ -333,7 +341,7 @@ func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
 	}
 	c.since = p.m.cfg.Clock.Now()
 	if err := p.room.take(ctx, p.life, c.size); err != nil {
-		return err
+		return l.about(err)
 	}
 	if err := l.enqueue(c); err != nil {
 		p.room.give(c.size)

@@ -3,7 +3,6 @@ package topic
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -109,7 +108,7 @@ type batch struct {
 // base on.
 func (b *batch) end(out []ending, base storage.Offset, err error) []ending {
 	if err != nil && b.unknown && !errors.Is(err, raftlog.ErrOutcomeUnknown) {
-		err = raftlog.Unknown(withoutOutcome{fmt.Errorf("topic: the records may have been appended: %w", err)})
+		err = raftlog.Unknown(withoutOutcome{&callError{"the records may have been appended", err}})
 	}
 	for i, c := range b.calls {
 		if c != nil {

@@ -2,7 +2,9 @@ package topic
 
 import (
 	"errors"
+	"fmt"
 
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 )
 
@@ -99,7 +101,7 @@ func (p *Producer) identified(now identity) {
 // waitingFor ends calls that have waited too long for an identity.
 func (l *lane) waitingFor(err error) {
 	l.mu.Lock()
-	l.mu.last = raftlog.Retry(withoutOutcome{err})
+	l.mu.last = raftlog.Retry(fmt.Errorf("%w: %w", metastore.ErrUnavailable, withoutOutcome{err}))
 	out := l.expireLocked(nil)
 	l.mu.Unlock()
 	tell(out)

@@ -97,6 +97,41 @@ func (l *lane) enqueue(c *call) error {
 	return nil
 }
 
+// at names the partition.
+func (l *lane) at() TopicPartition { return TopicPartition{l.topic, l.partition} }
+
+// about says of an error which records it is about, once; nil stays nil.
+func (l *lane) about(err error) error {
+	var noLeader *NoLeaderError
+	var said *callError
+	if err == nil || errors.As(err, &noLeader) || errors.As(err, &said) {
+		return err
+	}
+	return &callError{fmt.Sprintf("records for %v", l.at()), err}
+}
+
+// errNoLeader: this node knows of no leader to send to.
+var errNoLeader = raftlog.Retry(errors.New("none is known"))
+
+// notTakenLocked is the error of a call whose records were not sent, or were
+// certainly not appended: end is why it ended, nil if it had waited for too
+// long.
+func (l *lane) notTakenLocked(end error) error {
+	last := l.mu.last
+	switch {
+	case last == nil:
+		return raftlog.Retry(&callError{fmt.Sprintf("the records for %v were not sent yet", l.at()), end})
+	case end == nil:
+		end = notSent(last)
+	default:
+		end = raftlog.Retry(because(end, last))
+	}
+	if l.mu.asking {
+		return raftlog.Retry(&callError{fmt.Sprintf("the records for %v wait for the producer's identity", l.at()), withoutOutcome{end}})
+	}
+	return raftlog.Retry(&NoLeaderError{l.at(), end})
+}
+
 // notSent gives the error that ended a lane to a call that was not sent.
 func notSent(err error) error {
 	if raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown {
@@ -119,10 +154,7 @@ func (l *lane) giveUp(ctx context.Context, c *call) {
 		}
 		l.waiting.Add(-int64(c.size))
 		l.p.room.give(c.size)
-		err = raftlog.Retry(&NoLeaderError{TopicPartition{l.topic, l.partition}, ctx.Err()})
-		if l.mu.last == nil {
-			err = raftlog.Retry(fmt.Errorf("topic: the records for %s/%d were not sent yet: %w", l.topic, l.partition, ctx.Err()))
-		}
+		err = l.notTakenLocked(ctx.Err())
 	case callClaimed:
 		for _, b := range l.mu.flight {
 			for i := range b.calls {
@@ -131,7 +163,7 @@ func (l *lane) giveUp(ctx context.Context, c *call) {
 				}
 			}
 		}
-		err = raftlog.UnknownCause(ctx)
+		err = &callError{fmt.Sprintf("the records for %v were sent and not answered", l.at()), raftlog.UnknownCause(ctx)}
 	default:
 		l.mu.Unlock()
 		return
@@ -165,7 +197,7 @@ func (l *lane) pumpLocked(out []ending) []ending {
 			return out
 		}
 		if to.here == nil && to.node == 0 {
-			l.mu.last = raftlog.Retry(&raftlog.NotLeaderError{Group: l.place.Group})
+			l.mu.last = errNoLeader
 			l.recoverLocked()
 			return out
 		}
@@ -327,7 +359,7 @@ func (l *lane) removeLocked(out []ending, b *batch, base storage.Offset, err err
 		}
 	}
 	l.p.room.give(b.size)
-	return b.end(out, base, err)
+	return b.end(out, base, l.about(err))
 }
 
 // maxRenewed is how often a batch gets a new identity before its calls fail.
@@ -393,6 +425,7 @@ func (l *lane) fail(err error) {
 }
 
 func (l *lane) endLocked(out []ending, err error) []ending {
+	err = l.about(err)
 	l.mu.ended = err
 	l.over.Store(true)
 	for _, b := range l.mu.flight {

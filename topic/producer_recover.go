@@ -92,7 +92,7 @@ func (l *lane) expireLocked(out []ending) []ending {
 	if l.mu.last == nil {
 		return out
 	}
-	err := &NoLeaderError{TopicPartition{l.topic, l.partition}, notSent(l.mu.last)}
+	err := l.notTakenLocked(nil)
 	for len(l.mu.queue) > 0 && l.mu.queue[0].since.Before(limit) {
 		c := l.mu.queue[0]
 		l.mu.queue = l.mu.queue[1:]

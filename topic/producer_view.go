@@ -40,11 +40,17 @@ func (p *Producer) view(ctx context.Context, name string) (*topicView, error) {
 	}
 	ctx, cancel := p.m.whileOpen(ctx)
 	defer cancel()
+	v, err := p.lookUp(ctx, name, v)
+	return v, endOf(ctx, err)
+}
+
+// lookUp replaces what was known of a topic.
+func (p *Producer) lookUp(ctx context.Context, name string, v *topicView) (*topicView, error) {
 	if err := p.m.caughtUp(ctx); err != nil {
 		return nil, err
 	}
 	if v != nil && v.suspect.Load() {
-		if err := p.m.cfg.Meta.Barrier(ctx); err != nil {
+		if err := p.m.barrier(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -118,14 +124,18 @@ func (m *Manager) caughtUp(ctx context.Context) error {
 		return nil
 	default:
 	}
-	ctx, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout)
+	bounded, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout)
 	defer cancel()
 	select {
 	case <-m.cfg.Meta.CaughtUp():
 		return nil
-	case <-ctx.Done():
-		return raftlog.Retry(fmt.Errorf("%w: %s: %w", metastore.ErrUnavailable, m.cfg.Meta.CatchingUp(), context.Cause(ctx)))
+	case <-bounded.Done():
 	}
+	err := ctx.Err()
+	if err == nil {
+		err = context.Cause(bounded)
+	}
+	return raftlog.Retry(fmt.Errorf("%w: %s: %w", metastore.ErrUnavailable, m.cfg.Meta.CatchingUp(), err))
 }
 
 // lane returns the way to a partition.
@@ -148,7 +158,7 @@ func (p *Producer) lane(v *topicView, partition uint32) *lane {
 		case p.mu.failed != nil:
 			l.mu.ended = p.mu.failed
 		case p.mu.closed:
-			l.mu.ended = ErrClosed
+			l.mu.ended = l.about(ErrClosed)
 		default:
 			p.mu.lanes[l] = true
 		}

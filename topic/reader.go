@@ -76,6 +76,17 @@ type Reader struct {
 func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) (*Reader, error) {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
+	r, err := m.newReader(ctx, p, start)
+	if err != nil {
+		return nil, explain(ctx, err, "open a reader of %v", p)
+	}
+	return r, nil
+}
+
+func (m *Manager) newReader(ctx context.Context, p TopicPartition, start Start) (*Reader, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
 	if err := m.caughtUp(ctx); err != nil {
 		return nil, err
 	}
@@ -90,33 +101,33 @@ func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) 
 	}
 	r := &Reader{address: address{t.Incarnation, p.Partition}, m: m, name: p.Topic, place: t.Partitions[p.Partition]}
 	r.life, r.close = context.WithCancel(m.life)
-	if err := r.begin(ctx, start); err != nil {
+	if err := r.start(ctx, start); err != nil {
 		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
-// begin finds the first offset. The end, and an offset that the first replica
+// start finds the first offset. The end, and an offset that the first replica
 // does not have, need a linearizable read: a replica may be behind.
-func (r *Reader) begin(ctx context.Context, start Start) error {
-	o, err := r.offsets(ctx, start.kind == startEnd)
-	if err == nil && start.kind == startOffset && (start.offset < o.start || start.offset > o.end) {
+func (r *Reader) start(ctx context.Context, at Start) error {
+	o, err := r.offsets(ctx, at.kind == startEnd)
+	if err == nil && at.kind == startOffset && (at.offset < o.start || at.offset > o.end) {
 		o, err = r.offsets(ctx, true)
 	}
 	if err != nil {
 		return err
 	}
-	switch start.kind {
+	switch at.kind {
 	case startFirst:
 		r.next = o.start
 	case startEnd:
 		r.next = o.end
 	case startOffset:
-		if start.offset < o.start || start.offset > o.end {
-			return &OutOfRangeError{Offset: start.offset, Start: o.start, End: o.end}
+		if at.offset < o.start || at.offset > o.end {
+			return r.outOfRange(at.offset, o.start, o.end)
 		}
-		r.next = start.offset
+		r.next = at.offset
 	}
 	r.seen = o.end
 	return nil
@@ -278,6 +289,9 @@ func checkFetched(f Fetched, from storage.Offset) error {
 	return nil
 }
 
+// String names the partition.
+func (r *Reader) String() string { return TopicPartition{r.name, r.partition}.String() }
+
 // closed returns why the reader can go on no more, or nil.
 func (r *Reader) closed(ctx context.Context) error {
 	switch {
@@ -288,9 +302,13 @@ func (r *Reader) closed(ctx context.Context) error {
 	}
 	t, err := r.m.cfg.Meta.TopicByIncarnation(r.incarnation)
 	if err == nil && t.State != metastore.TopicActive {
-		return fmt.Errorf("%w: %q", ErrTopicDeleted, r.name)
+		return ErrTopicDeleted
 	}
 	return nil
+}
+
+func (r *Reader) outOfRange(at, start, end storage.Offset) error {
+	return &OutOfRangeError{Topic: r.name, Partition: r.partition, Offset: at, Start: start, End: end}
 }
 
 // final reports whether no replica will answer otherwise.

@@ -16,12 +16,18 @@ const patience = 200 * time.Millisecond
 // fetch returns records from the reader's offset on, at least one, in a buffer
 // that it uses again. It waits until ctx ends.
 func (r *Reader) fetch(ctx context.Context, maxBytes int) (Fetched, error) {
-	ctx, cancel := r.whileOpen(ctx)
+	ctx, cancel := until(ctx, r.life)
 	defer cancel()
+	f, err := r.await(ctx, maxBytes)
+	return f, explain(ctx, err, "read %v from offset %d on", r, r.next)
+}
+
+func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 	var b backoff
+	var last error
 	for {
 		if err := r.closed(ctx); err != nil {
-			return Fetched{}, err
+			return Fetched{}, because(err, last)
 		}
 		req := FetchRequest{From: r.next, MaxBytes: maxBytes, Seen: r.seen}
 		f, err := r.fetchHere(ctx, req)
@@ -38,18 +44,18 @@ func (r *Reader) fetch(ctx context.Context, maxBytes int) (Fetched, error) {
 				return f, nil
 			}
 		case final(err):
+			var out *OutOfRangeError
+			if errors.As(err, &out) { // perhaps from another node, without names
+				err = r.outOfRange(out.Offset, out.Start, out.End)
+			}
 			return Fetched{}, err
 		default:
+			if ctx.Err() == nil {
+				last = err
+			}
 			b.wait(ctx, r.m.cfg.Clock, nil)
 		}
 	}
-}
-
-// whileOpen is a context that also ends when the reader is closed.
-func (r *Reader) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(r.life, cancel)
-	return ctx, func() { stop(); cancel() }
 }
 
 // fetchHere asks the replica on this node. It waits for records as long as ctx
@@ -132,16 +138,17 @@ func (r *Reader) elsewhere() storage.NodeID {
 // offsets returns what a replica shows, until ctx ends. Linearizable: not less
 // than what any replica had shown before the call.
 func (r *Reader) offsets(ctx context.Context, linearizable bool) (offsets, error) {
-	ctx, cancel := r.whileOpen(ctx)
+	ctx, cancel := until(ctx, r.life)
 	defer cancel()
 	var flags byte
 	if linearizable {
 		flags = flagLinearizable
 	}
 	var b backoff
+	var last error
 	for {
 		if err := r.closed(ctx); err != nil {
-			return offsets{}, err
+			return offsets{}, because(err, last)
 		}
 		o, err := r.offsetsHere(ctx, linearizable)
 		if err == nil {
@@ -160,6 +167,9 @@ func (r *Reader) offsets(ctx context.Context, linearizable bool) (offsets, error
 		}
 		if final(err) {
 			return offsets{}, err
+		}
+		if ctx.Err() == nil {
+			last = err
 		}
 		b.wait(ctx, r.m.cfg.Clock, nil)
 	}

@@ -36,7 +36,7 @@ func TestReadersStartWhereTheyAreTold(t *testing.T) {
 			_, err := n.topics.NewReader(t.Context(), at("orders", 0), topic.FromOffset(21))
 			var out *topic.OutOfRangeError
 			require.ErrorAs(t, err, &out)
-			require.Equal(t, topic.OutOfRangeError{Offset: 21, End: 20}, *out)
+			require.Equal(t, topic.OutOfRangeError{Topic: "orders", Offset: 21, End: 20}, *out)
 			require.ErrorIs(t, err, raftlog.ErrRefused)
 			_, err = n.topics.NewReader(t.Context(), at("orders", 1), topic.FromStart())
 			require.ErrorIs(t, err, metastore.ErrTopicNotFound)

@@ -146,7 +146,7 @@ func decodeError(code byte, body []byte) error {
 func typed(code byte, f [maxErrorFields]uint64) error {
 	switch code {
 	case codeTooLarge:
-		return &TooLargeError{Size: int(f[0]), Max: int(f[1])}
+		return &TooLargeError{Record: -1, Size: int(f[0]), Max: int(f[1])}
 	case codeOutOfRange:
 		return &OutOfRangeError{Offset: storage.Offset(f[0]), Start: storage.Offset(f[1]), End: storage.Offset(f[2])}
 	case codeBehind:

@@ -25,7 +25,7 @@ func someErrors() []error {
 	return []error{
 		topic.ErrTopicIncarnationMismatch, topic.ErrSealed, topic.ErrCorruptBatch, topic.ErrUnknownProducer,
 		topic.ErrOverloaded, topic.ErrPartitionClosed, topic.ErrNotReadable, topic.ErrTopicDeleted, topic.ErrNoReplica,
-		&topic.TooLargeError{Size: 2, Max: 1},
+		&topic.TooLargeError{Record: -1, Size: 2, Max: 1},
 		&topic.OutOfRangeError{Offset: 7, Start: 1, End: 5},
 		&topic.BehindError{Seen: 9, HighWatermark: 4},
 		&topic.FencedError{Producer: 3, Epoch: 1, Current: 2},
