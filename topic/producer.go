@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
+
+	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -161,21 +164,22 @@ func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32
 
 // ProduceAsync is Produce of one record that does not wait for the answer: done
 // is called once, perhaps before it returns, perhaps from a goroutine that
-// others need, so it must not block. It waits for room in the producer, and
-// where Produce would to find the topic. The record must not change until done
-// was called.
+// others need, so it must not block. A nil done ignores the result; one that
+// panics is logged, with its stack, and harms nothing else. ProduceAsync waits
+// for room in the producer, and where Produce would to find the topic. The
+// record must not change until done was called.
 func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record, done func(Position, error)) {
 	c := &call{records: []Record{record}}
 	v, err := p.prepare(ctx, topic, c.records)
 	if err != nil {
-		done(Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
+		p.tell(done, Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
 		return
 	}
 	l := p.choose(v, record.Key)
 	stop := context.AfterFunc(ctx, func() { l.giveUp(ctx, c) })
 	c.done = func(base storage.Offset, err error) {
 		stop()
-		done(Position{Partition: l.partition, Offset: base}, err)
+		p.tell(done, Position{Partition: l.partition, Offset: base}, err)
 	}
 	if err := p.begin(ctx, l, c); err != nil {
 		c.done(NoOffset, err)
@@ -184,6 +188,20 @@ func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record
 	if ctx.Err() != nil { // perhaps before there was anything to give up
 		l.giveUp(ctx, c)
 	}
+}
+
+// tell calls a function of the host, from whatever goroutine: what it does must
+// not end that.
+func (p *Producer) tell(done func(Position, error), at Position, err error) {
+	if done == nil {
+		return
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			p.m.cfg.Logger.Error("a callback of ProduceAsync panicked", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	done(at, err)
 }
 
 // prepare refuses what cannot be appended, and finds the topic.
@@ -434,72 +452,4 @@ func (p *Producer) spawn(f func()) bool {
 	}
 	p.running.Go(f)
 	return true
-}
-
-// budget is a number of bytes that calls wait for.
-type budget struct {
-	max int
-	mu  struct {
-		sync.Mutex
-		used    int
-		changed chan struct{} // nil: nobody waits
-	}
-}
-
-// take waits for room until ctx or life ends. What comes alone always fits.
-func (b *budget) take(ctx, life context.Context, n int) error {
-	for {
-		b.mu.Lock()
-		if b.mu.used == 0 || b.mu.used+n <= b.max {
-			b.mu.used += n
-			b.mu.Unlock()
-			return nil
-		}
-		changed := b.changedLocked()
-		b.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return raftlog.Retry(fmt.Errorf("topic: the producer's buffer of %d bytes is full: %w", b.max, ctx.Err()))
-		case <-life.Done():
-			return raftlog.Retry(ErrClosed)
-		}
-	}
-}
-
-func (b *budget) changedLocked() <-chan struct{} {
-	if b.mu.changed == nil {
-		b.mu.changed = make(chan struct{})
-	}
-	return b.mu.changed
-}
-
-func (b *budget) give(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.used -= n
-	if b.mu.changed != nil {
-		close(b.mu.changed)
-		b.mu.changed = nil
-	}
-}
-
-// empty waits until all was given back.
-func (b *budget) empty(ctx, life context.Context) error {
-	for {
-		b.mu.Lock()
-		if b.mu.used == 0 {
-			b.mu.Unlock()
-			return nil
-		}
-		changed := b.changedLocked()
-		b.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return raftlog.UnknownCause(ctx)
-		case <-life.Done():
-			return raftlog.Unknown(ErrClosed)
-		}
-	}
 }

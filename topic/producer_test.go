@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/internal/simfs"
@@ -363,5 +365,42 @@ func TestGivingUp(t *testing.T) {
 		got := c.running()[0].dump("orders", 0)
 		require.NotContains(t, got, "given up 1")
 		require.Equal(t, "last", got[len(got)-1])
+	})
+}
+
+// TestCallbacks: a nil one is told nothing, and one that panics harms only
+// itself, wherever it is called from.
+func TestCallbacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.ErrorLevel)
+		c := newCluster(t, 3, 1)
+		c.config = func(cfg *topic.Config) { cfg.Logger = zap.New(core) }
+		c.startAll()
+		c.create("orders", 1)
+		leader := c.leader("orders", 0)
+		for _, n := range c.running() {
+			p := producer(t, n, topic.ProducerConfig{})
+			p.ProduceAsync(t.Context(), "orders", record("ignored"), nil)
+			p.ProduceAsync(t.Context(), "nothing", record("ignored"), nil)
+			for _, name := range []string{"orders", "nothing"} {
+				told := make(chan error, 1)
+				p.ProduceAsync(t.Context(), name, record("panics"), func(_ topic.Position, err error) {
+					told <- err
+					panic("in the host's callback")
+				})
+				require.Equal(t, name == "orders", <-told == nil)
+			}
+			synctest.Wait()
+			_, err := p.Produce(t.Context(), "orders", record("after"))
+			require.NoError(t, err)
+			require.NoError(t, p.Close(t.Context()))
+		}
+		require.Equal(t, 6, logs.Len())
+		for _, l := range logs.All() {
+			require.Equal(t, "in the host's callback", l.ContextMap()["panic"])
+			require.Contains(t, l.ContextMap()["stack"], "producer_test.go")
+		}
+		require.True(t, leader == c.leader("orders", 0))
+		require.Len(t, leader.dump("orders", 0), 9)
 	})
 }
