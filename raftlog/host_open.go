@@ -2,12 +2,10 @@ package raftlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/stelelog/stele/storage"
-	"go.uber.org/zap"
 )
 
 // GroupOptions says which replica to open, and what for.
@@ -134,7 +132,7 @@ func (l *loop) busy(o *GroupOptions) bool {
 			return true
 		}
 	}
-	if l.parked[o.Replica] != nil {
+	if l.parked[o.Replica] != nil || l.leaving[o.Replica] != nil {
 		return true
 	}
 	return slices.ContainsFunc(l.groups, func(g *Group) bool { return g.replica == o.Replica || g.id == o.Group })
@@ -228,114 +226,4 @@ func (l *loop) install(g *Group) error {
 	l.h.mu.Unlock()
 	l.touch(g)
 	return nil
-}
-
-// CloseGroup takes a replica out of its group's work on this node until it is
-// opened again; its journal state is carried on. It waits for the batch that
-// its state machine is applying and syncs its log. Closing what is not open is
-// no error. If ctx ends first, the group takes no part any more, and another
-// call may finish.
-func (h *Host) CloseGroup(ctx context.Context, r ReplicaID) error {
-	return h.closeGroup(ctx, r, false)
-}
-
-// SetAside closes a replica for ever: it will never be opened again, and its
-// directory may be moved away once SetAside returned nil, because that is
-// durable then. It is idempotent.
-func (h *Host) SetAside(ctx context.Context, r ReplicaID) error {
-	return h.closeGroup(ctx, r, true)
-}
-
-func (h *Host) closeGroup(ctx context.Context, r ReplicaID, forEver bool) error {
-	var g *Group
-	if err := h.call(ctx, func() { g = h.loop.park(r) }); err != nil {
-		return err
-	}
-	if g != nil {
-		select {
-		case <-g.applier.halt(ErrClosed):
-		case <-ctx.Done():
-			return UnknownCause(ctx)
-		}
-		if e := g.log.Close(); e != nil && !errors.Is(e, storage.ErrClosed) {
-			g.logger().Error("the log could not be synced at its close", zap.Error(e))
-		}
-	}
-	answer := make(chan error, 1)
-	if err := h.call(ctx, func() { h.loop.settle(r, forEver, func(err error) { answer <- err }) }); err != nil {
-		return err
-	}
-	settled, err := await(ctx, h, answer)
-	if err != nil {
-		return err
-	}
-	return settled
-}
-
-// park takes a group out of all work. It returns nil if it is not open.
-func (l *loop) park(r ReplicaID) *Group {
-	at := slices.IndexFunc(l.groups, func(g *Group) bool { return g.replica == r })
-	if at < 0 {
-		return l.parked[r]
-	}
-	g, end := l.groups[at], len(l.groups)-1
-	l.groups[at] = l.groups[end]
-	l.groups[at].loop.place = at
-	l.groups[end] = nil
-	l.groups = l.groups[:end]
-	l.parked[r] = g
-	l.h.mu.Lock()
-	delete(l.h.mu.groups, r)
-	l.h.mu.Unlock()
-	if g.loop.ended {
-		l.h.stats.groupsFailed.Add(-1)
-	} else {
-		l.h.stats.groups.Add(-1)
-	}
-	g.applier.halt(ErrClosed)
-	l.endWaiting(g, ErrClosed)
-	return g
-}
-
-// settle makes a parked replica dormant, or set aside, once all its frames
-// are durable.
-func (l *loop) settle(r ReplicaID, forEver bool, done func(error)) {
-	st, known := l.dormant[r]
-	if g := l.parked[r]; g != nil {
-		st, known = g.loop.state(), true
-	}
-	switch {
-	case l.h.Failed() != nil:
-		done(Retry(l.h.Failed()))
-		return
-	case forEver && l.opening[r] != 0:
-		done(Retry(fmt.Errorf("%w: %v", ErrReplicaOpen, r)))
-		return
-	case !known && forEver:
-		done(Refused(fmt.Errorf("%w: %v", ErrUnknownReplica, r)))
-		return
-	case !known || st.Status != storage.ReplicaLive:
-		done(nil)
-		return
-	}
-	if forEver {
-		l.journal.filling.frames = append(l.journal.filling.frames, storage.Frame{
-			Kind: storage.FrameSetAside, Group: st.Group, Replica: r,
-		})
-	}
-	l.afterAll(func(err error) {
-		if err != nil {
-			done(Unknown(err))
-			return
-		}
-		if g := l.parked[r]; g != nil {
-			st = g.loop.state()
-			delete(l.parked, r)
-		}
-		if forEver {
-			st.Status, st.Tail = storage.ReplicaSetAside, nil
-		}
-		l.dormant[r] = st
-		done(nil)
-	})
 }

@@ -28,7 +28,8 @@ type loop struct {
 	dormant map[ReplicaID]storage.ReplicaState
 	parked  map[ReplicaID]*Group  // closed, but their core still knows more than dormant
 	opening map[ReplicaID]GroupID // claimed by an OpenGroup
-	rest    *inbox                // what came too late
+	leaving map[ReplicaID]*leaving
+	rest    *inbox // what came too late
 }
 
 // groupLoop is what the loop alone knows of a group.
@@ -60,6 +61,7 @@ func newLoop(h *Host) *loop {
 		out:     newOutbox(h.cfg.Sender, h.cfg.MaxFrameBytes, &h.stats),
 		journal: newJournalQueue(),
 		dormant: map[ReplicaID]storage.ReplicaState{}, parked: map[ReplicaID]*Group{}, opening: map[ReplicaID]GroupID{},
+		leaving: map[ReplicaID]*leaving{},
 	}
 	for _, st := range h.cfg.Store.Replicas() {
 		l.dormant[st.Replica] = st
