@@ -183,6 +183,74 @@ func TestLogFails(t *testing.T) {
 	})
 }
 
+// failLog makes an operation on the files of a group's logs fail.
+func failLog(n *node, g raftlog.GroupID, kind simfs.OpKind) {
+	n.disk.SetHook(func(op simfs.Op) error {
+		if op.Kind == kind && strings.Contains(op.Path, fmt.Sprintf("/groups/%d/", g)) {
+			return errDisk
+		}
+		return nil
+	})
+}
+
+// A log that failed holds up neither checkpoints nor the journal's files, and
+// a restart has all of it.
+// Property: S5, R27 (red: a checkpoint without some logs counted as none)
+func TestFailedLogsDoNotPinTheJournal(t *testing.T) {
+	for name, kind := range map[string]simfs.OpKind{"write": simfs.OpWrite, "sync": simfs.OpSync} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := startCluster(t, 1, 1, 2)
+				defer c.stopAll()
+				n := c.nodes[0]
+				c.must(1, "x")
+				failLog(n, 1, kind)
+				y := n.propose(1, "y")
+				before := n.host.Stats().Checkpoints
+				for range 5 {
+					c.rotate(n, 2)
+				}
+				require.Equal(t, raftlog.RoleResigned, n.groups[1].Status().Role)
+				require.GreaterOrEqual(t, n.host.Stats().Checkpoints, before+10)
+				files, err := n.disk.List("/node/n1/journal")
+				require.NoError(t, err)
+				require.Less(t, len(files), 10)
+				require.Equal(t, kind == simfs.OpSync, y.Err == nil, "%v", y.Err)
+				c.crash(n, simfs.Strict)
+				require.NoError(t, c.start(n))
+				c.must(1, "z")
+				require.Equal(t, []string{"x", "y", "z"}, c.settle(1))
+			})
+		})
+	}
+}
+
+// What a rotation carries over may be more than a generation is to hold: that
+// alone is no reason to rotate again.
+func TestRotationsFollowWhatIsWritten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 2)
+		defer c.stopAll()
+		n := c.nodes[0]
+		c.must(1, "x")
+		failLog(n, 1, simfs.OpWrite)
+		require.Error(t, n.propose(1, strings.Repeat("z", 300<<10)).Err)
+		for range 20 { // idle, but for marks
+			n.propose(2, "a")
+			time.Sleep(time.Second)
+		}
+		rotations := n.host.Stats().Rotations
+		require.LessOrEqual(t, rotations, uint64(2))
+		for range 300 {
+			c.must(2, strings.Repeat("y", 3000)) // 900 KB
+		}
+		more := n.host.Stats().Rotations - rotations
+		require.NotZero(t, more)
+		require.LessOrEqual(t, more, uint64(4), "300 KB are carried over")
+		require.NoError(t, n.host.Failed())
+	})
+}
+
 // An acknowledged record is synced on a majority: with two journals stuck
 // nothing is acknowledged, with one stuck everything is.
 // Property: P8 (red: appends count as durable before their sync)

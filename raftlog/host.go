@@ -116,6 +116,13 @@ func (h *Host) addresseeLocked(from NodeID, group GroupID, m *pb.Message) *Group
 	return g
 }
 
+// group returns the replica if it is open, or nil.
+func (h *Host) group(r ReplicaID) *Group {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.mu.groups[r]
+}
+
 // admit takes size bytes of the budget of unwritten bytes. What comes when
 // nothing waits always fits.
 func (g *Group) admit(size int64) bool {

@@ -2,8 +2,10 @@ package raftlog
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/stelelog/stele/storage"
 	"go.uber.org/zap"
 )
 
@@ -133,5 +135,9 @@ func (l *loop) leaveCheckpoint() error {
 	if err != nil {
 		return err
 	}
-	return l.h.cfg.Store.Checkpoint(generation, states)
+	err = l.h.cfg.Store.Checkpoint(generation, states)
+	if logs := (*storage.LogsFailedError)(nil); errors.As(err, &logs) {
+		return nil // it is made, and their groups have failed
+	}
+	return err
 }

@@ -15,8 +15,14 @@ type journalQueue struct {
 	number  uint64 // of filling, from 1
 	spare   *round
 
-	full          bool // the generation reached its size: rotate
-	checkpointing bool // and not before the last rotation's checkpoint is done
+	// A rotation is due when the generation reached its size, but not before
+	// the last one's checkpoint is done, nor before as much was written as the
+	// last one carried over: the tail of a group that does not apply any more
+	// may alone be larger than a generation.
+	full          bool
+	checkpointing bool
+	carried       int64
+	grown         int64
 
 	// A round is proven durable by the one behind it, so an idle journal gets
 	// one more, which also takes the commit indexes that were waiting for one
@@ -112,7 +118,7 @@ func (l *loop) startRound() {
 	if !r.urgent && !mark {
 		return
 	}
-	if q.full && !q.checkpointing {
+	if q.full && !q.checkpointing && q.grown >= q.carried {
 		r.rotate, r.states = true, l.capture()
 		r.raiseCommits()
 	}
@@ -122,6 +128,38 @@ func (l *loop) startRound() {
 	q.filling, q.spare = q.spare, nil
 	q.number++
 	q.rounds <- r
+}
+
+// What a frame and a round take in the journal, about.
+const (
+	frameOverhead = 64
+	roundAtLeast  = 4 << 10
+)
+
+func frameSize(entries []storage.Entry) int64 {
+	size := int64(frameOverhead)
+	for i := range entries {
+		size += int64(len(entries[i].Data) + entryOverhead)
+	}
+	return size
+}
+
+// size is what the round takes in the journal.
+func (r *round) size() int64 {
+	size := int64(0)
+	for i := range r.frames {
+		size += frameSize(r.frames[i].Entries)
+	}
+	return max(size, roundAtLeast)
+}
+
+// carrySize is what a rotation writes of the states.
+func carrySize(states []storage.ReplicaState) int64 {
+	size := int64(0)
+	for i := range states {
+		size += frameSize(states[i].Tail)
+	}
+	return size
 }
 
 // capture returns the durable state of all replicas, open or not.
@@ -199,8 +237,10 @@ func (l *loop) roundDone(r *round) {
 	}
 	r.end(nil)
 	q.full = r.full
+	q.grown += r.size()
 	if r.rotate {
 		q.checkpointing = true
+		q.carried, q.grown = carrySize(r.states), 0
 		generation, states := r.generation, r.states
 		l.h.wg.Go(func() { l.h.checkpoint(generation, states) })
 	}
