@@ -19,6 +19,20 @@ var (
 	ErrEmptyProposal = errors.New("raftlog: empty proposal")
 )
 
+// MaxProposalBytes is the largest proposal, in bytes. An entry that is in a
+// log is applied by every replica or ends it, so none may be larger than what a
+// partition log takes; half of that leaves room. Larger ones are refused where
+// they are proposed, and not taken in from other nodes.
+const MaxProposalBytes = storage.MaxFramePayload / 2
+
+// checkSize refuses what is too large, for good.
+func checkSize(data []byte) error {
+	if len(data) > MaxProposalBytes {
+		return Refused(&TooLargeError{Size: len(data), Max: MaxProposalBytes})
+	}
+	return nil
+}
+
 // proposalTracker follows what this replica proposed from its acceptance to its
 // place in the log, and from there to its application.
 //
@@ -68,6 +82,8 @@ func (c *Core) Propose(id ProposalID, data []byte) {
 		p.refuse(id, Retry(c.failed))
 	case len(data) == 0:
 		p.refuse(id, Refused(ErrEmptyProposal))
+	case len(data) > MaxProposalBytes:
+		p.refuse(id, checkSize(data))
 	case !c.isLeader():
 		p.refuse(id, c.notLeader())
 	case p.transferee != 0:

@@ -135,3 +135,14 @@ func TestProposalReplaced(t *testing.T) {
 	require.Empty(t, old.owned)
 	require.Equal(t, next.applied, old.applied)
 }
+
+func TestCoreRefusesWhatIsTooLarge(t *testing.T) {
+	b := newBench(t, CoreOptions{}, 1)
+	leader := b.elect(1)
+	leader.core.Propose(1, make([]byte, MaxProposalBytes+1))
+	b.settle()
+	require.Equal(t, ProposalRefused, leader.props[1].State)
+	var tooLarge *TooLargeError
+	require.ErrorAs(t, leader.props[1].Err, &tooLarge)
+	require.ErrorIs(t, leader.props[1].Err, ErrRefused)
+}

@@ -51,6 +51,14 @@ func (e *NotLeaderError) Error() string {
 // Unwrap gives the outcome.
 func (e *NotLeaderError) Unwrap() error { return ErrRetry }
 
+// TooLargeError refuses a proposal that no replica could write to its log. It
+// comes as Refused.
+type TooLargeError struct{ Size, Max int } // bytes
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("raftlog: a proposal of %d bytes, the most is %d", e.Size, e.Max)
+}
+
 // GroupFailedError is the error of a group that stopped on this node alone:
 // raft or its state machine panicked or returned an error, or its log could
 // not be written. Other groups go on. It comes as Retry (another replica may

@@ -278,7 +278,7 @@ func (r *frameReader) entries(w *wireMessage) (int, bool) {
 			return 0, false
 		}
 		data, ok := r.bytes(head >> 2)
-		if !ok || head&3 > uint64(pb.EntryConfChangeV2) || (loose && head&3 != 0) {
+		if !ok || len(data) > MaxProposalBytes || head&3 > uint64(pb.EntryConfChangeV2) || (loose && head&3 != 0) {
 			return 0, false
 		}
 		if len(data) > 0 {

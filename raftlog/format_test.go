@@ -169,6 +169,21 @@ func TestFrameAliasing(t *testing.T) {
 	require.EqualValues(t, 9, got[1].m.Entries[0].Data[999])
 }
 
+// No log could hold it, so it must not get into one.
+func TestFrameRefusesOversizedEntries(t *testing.T) {
+	m := frameMessage(pb.MsgApp, 1, 2, 7)
+	m.Index, m.LogTerm = new(uint64(4)), new(uint64(7))
+	m.Entries = []*pb.Entry{frameEntry(pb.EntryNormal, 5, 7, "")}
+	m.Entries[0].Data = make([]byte, MaxProposalBytes+1)
+	frame := encodeAll(t, []groupMessage{{1, m}})
+	_, err := decodeAll(frame)
+	require.ErrorIs(t, err, errFrame)
+	m.Entries[0].Data = m.Entries[0].Data[1:]
+	got, err := decodeAll(encodeAll(t, []groupMessage{{1, m}}))
+	require.NoError(t, err)
+	require.Len(t, got[0].m.Entries[0].Data, MaxProposalBytes)
+}
+
 // Property: S11 (red: the count of entries not bounded by the bytes left)
 func FuzzFrame(f *testing.F) {
 	f.Add(encodeAll(f, goldenMessages()))

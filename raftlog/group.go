@@ -86,16 +86,19 @@ func (g *Group) Log() *storage.Log { return g.log }
 // entry was applied here, and so is durable on a quorum. It must not block.
 //
 // Refused at once with ErrOverloaded, *NotLeaderError or ErrTransferring
-// (Retry): nothing happened. After a leadership is lost what waited ends as
+// (Retry), and with *TooLargeError beyond MaxProposalBytes or ErrEmptyProposal
+// (Refused): nothing happened. After a leadership is lost what waited ends as
 // Unknown.
 func (g *Group) Propose(data []byte, done func(Proposal)) {
 	p := &proposal{group: g, data: data, done: done}
 	size := int64(len(data) + proposalOverhead)
-	if g.reserve(size) {
-		p.size = size
-	} else {
-		g.host.stats.overloads.Add(1)
-		p.err = Retry(ErrOverloaded)
+	if p.err = checkSize(data); p.err == nil {
+		if g.reserve(size) {
+			p.size = size
+		} else {
+			g.host.stats.overloads.Add(1)
+			p.err = Retry(ErrOverloaded)
+		}
 	}
 	if !g.host.mailbox.post(func(in *inbox) { in.proposals = append(in.proposals, p) }) {
 		// Nobody is left to call back but the caller itself, who may hold

@@ -118,6 +118,28 @@ func TestOverload(t *testing.T) {
 	})
 }
 
+// What no log could hold is refused for good, before it is in any.
+// Property: P9 (red: no limit)
+func TestTooLarge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 1)
+		defer c.stopAll()
+		n := c.nodes[0]
+		done := make(chan raftlog.Proposal, 1)
+		n.groups[1].Propose(make([]byte, raftlog.MaxProposalBytes+1), func(p raftlog.Proposal) { done <- p })
+		p := <-done
+		var tooLarge *raftlog.TooLargeError
+		require.ErrorAs(t, p.Err, &tooLarge)
+		require.Equal(t, raftlog.TooLargeError{Size: raftlog.MaxProposalBytes + 1, Max: raftlog.MaxProposalBytes}, *tooLarge)
+		c.outcome(p.Err)
+		require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(p.Err))
+		require.Zero(t, n.host.Stats().UncommittedBytes)
+		require.Zero(t, n.host.Stats().Overloads)
+		c.must(1, "x")
+		require.Equal(t, []string{"x"}, c.settle(1))
+	})
+}
+
 // A state machine that hangs holds up its own group alone, and its proposals
 // are bounded.
 // Property: R27 (red: apply runs in the loop)
