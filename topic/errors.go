@@ -70,6 +70,20 @@ func (e *OutOfRangeError) Error() string {
 // Is gives the error its outcome: refused.
 func (e *OutOfRangeError) Is(target error) bool { return target == raftlog.ErrRefused }
 
+// NoPartitionError refuses a partition that the topic does not have.
+type NoPartitionError struct {
+	Topic      string
+	Partition  uint32 // asked for
+	Partitions uint32 // that there are: 0 to Partitions-1
+}
+
+func (e *NoPartitionError) Error() string {
+	return fmt.Sprintf("topic: there is no partition %d: %s has partitions 0 to %d", e.Partition, e.Topic, e.Partitions-1)
+}
+
+// Is gives the error its outcome: refused.
+func (e *NoPartitionError) Is(target error) bool { return target == raftlog.ErrRefused }
+
 // BehindError answers a reader that has seen more than this replica has: it
 // waits for this one or asks another, so that its watermark never goes back.
 type BehindError struct {

@@ -140,6 +140,14 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 	}
 }
 
+// checkPartition returns a *NoPartitionError, or nil.
+func checkPartition(t *metastore.Topic, partition uint32) error {
+	if n := uint32(len(t.Partitions)); partition >= n {
+		return &NoPartitionError{Topic: t.Name, Partition: partition, Partitions: n}
+	}
+	return nil
+}
+
 // active returns the topic that has the name and takes records. That there is
 // none, or only one that is being deleted, it says after a linearizable read.
 func (m *Manager) active(ctx context.Context, name string) (metastore.Topic, error) {

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
@@ -149,15 +148,21 @@ func (p *Producer) Produce(ctx context.Context, topic string, records ...Record)
 	return p.scatter(ctx, v, records)
 }
 
-// ProduceTo is Produce to one partition, whatever the keys are. A partition
-// that the topic does not have is metastore.ErrTopicNotFound.
+// ProduceTo is Produce to one partition, whatever the keys are. For a partition
+// that the topic does not have the error is a *NoPartitionError.
 func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32, records ...Record) ([]Position, error) {
 	v, err := p.prepare(ctx, topic, records)
 	if err != nil || len(records) == 0 {
 		return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
 	}
-	if uint64(partition) >= uint64(len(v.topic.Partitions)) {
-		return nil, fmt.Errorf("%w: %s has %d partitions, not %d", metastore.ErrTopicNotFound, topic, len(v.topic.Partitions), partition)
+	if checkPartition(&v.topic, partition) != nil { // in the life that this node knows of
+		v.suspect.Store(true)
+		if v, err = p.view(ctx, topic); err == nil {
+			err = checkPartition(&v.topic, partition)
+		}
+		if err != nil {
+			return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
+		}
 	}
 	return p.produce(ctx, p.lane(v, partition), records)
 }

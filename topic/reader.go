@@ -68,9 +68,9 @@ type Reader struct {
 // NewReader opens a reader. It takes the topic that has the name now; when that
 // life of the name ends, the reader ends with ErrTopicDeleted.
 //
-// Errors: metastore.ErrTopicNotFound (after a linearizable read; also for a
-// partition that the topic does not have), metastore.ErrTopicDeleting,
-// metastore.ErrUnavailable, *OutOfRangeError. It waits for a replica that can
+// Errors: metastore.ErrTopicNotFound and *NoPartitionError (both after a
+// linearizable read), metastore.ErrTopicDeleting, metastore.ErrUnavailable,
+// *OutOfRangeError, *metastore.InvalidError for what is no topic's name. It waits for a replica that can
 // answer until ctx ends; the error then matches ctx.Err(). Nothing happened:
 // they are Retry or Refused.
 func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) (*Reader, error) {
@@ -91,13 +91,16 @@ func (m *Manager) newReader(ctx context.Context, p TopicPartition, start Start) 
 		return nil, err
 	}
 	t, err := m.active(ctx, p.Topic)
-	switch {
-	case err != nil:
+	if err == nil && checkPartition(&t, p.Partition) != nil { // in the life that this node knows of
+		if err = m.barrier(ctx); err == nil {
+			t, err = m.active(ctx, p.Topic)
+		}
+	}
+	if err == nil {
+		err = checkPartition(&t, p.Partition)
+	}
+	if err != nil {
 		return nil, err
-	case uint64(p.Partition) >= uint64(len(t.Partitions)):
-		return nil, fmt.Errorf("%w: %s has %d partitions, not %d", metastore.ErrTopicNotFound, p.Topic, len(t.Partitions), p.Partition)
-	case start.kind == startOffset && start.offset < 0:
-		return nil, &OutOfRangeError{Offset: start.offset}
 	}
 	r := &Reader{address: address{t.Incarnation, p.Partition}, m: m, name: p.Topic, place: t.Partitions[p.Partition]}
 	r.life, r.close = context.WithCancel(m.life)

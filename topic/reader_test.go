@@ -38,8 +38,6 @@ func TestReadersStartWhereTheyAreTold(t *testing.T) {
 			require.ErrorAs(t, err, &out)
 			require.Equal(t, topic.OutOfRangeError{Topic: "orders", Offset: 21, End: 20}, *out)
 			require.ErrorIs(t, err, raftlog.ErrRefused)
-			_, err = n.topics.NewReader(t.Context(), at("orders", 1), topic.FromStart())
-			require.ErrorIs(t, err, metastore.ErrTopicNotFound)
 			_, err = n.topics.NewReader(t.Context(), at("nothing", 0), topic.FromStart())
 			require.ErrorIs(t, err, metastore.ErrTopicNotFound)
 
@@ -157,5 +155,60 @@ func TestASessionNeverGoesBack(t *testing.T) {
 		_, err = producer(t, reading, topic.ProducerConfig{}).Produce(t.Context(), "orders", record("10"))
 		require.NoError(t, err)
 		require.Equal(t, storage.Offset(10), (<-got).Offset)
+	})
+}
+
+func TestOffsetsThatAreNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCluster(t, 3, 1)
+		_, err := c.node(1).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{Partitions: 2, Replicas: 1})
+		require.NoError(t, err)
+		for range 4 {
+			_, err := producer(t, c.node(1), topic.ProducerConfig{}).ProduceTo(t.Context(), "orders", 1, record("x"))
+			require.NoError(t, err)
+		}
+		for _, n := range c.running() { // with the replica and without
+			for _, from := range []storage.Offset{-1, -1 << 60, 5, 1 << 60} {
+				_, err := n.topics.NewReader(t.Context(), at("orders", 1), topic.FromOffset(from))
+				var out *topic.OutOfRangeError
+				require.ErrorAs(t, err, &out)
+				require.Equal(t, topic.OutOfRangeError{Topic: "orders", Partition: 1, Offset: from, Start: 0, End: 4}, *out)
+				saysWhere(t, err, "orders/1", "[0, 4)")
+				oneOutcome(t, err)
+			}
+		}
+	})
+}
+
+func TestPartitionsThatAreNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCluster(t, 3, 1)
+		c.create("orders", 2)
+		for _, n := range c.running() {
+			_, produced := producer(t, n, topic.ProducerConfig{}).ProduceTo(t.Context(), "orders", 2, record("x"))
+			_, opened := n.topics.NewReader(t.Context(), at("orders", 2), topic.FromStart())
+			for _, err := range []error{produced, opened} {
+				var none *topic.NoPartitionError
+				require.ErrorAs(t, err, &none)
+				require.Equal(t, topic.NoPartitionError{Topic: "orders", Partition: 2, Partitions: 2}, *none)
+				saysWhere(t, err, "partition 2: orders has partitions 0 to 1")
+				require.ErrorIs(t, err, raftlog.ErrRefused)
+				require.NotErrorIs(t, err, metastore.ErrTopicNotFound)
+				oneOutcome(t, err)
+			}
+		}
+		// A node that has not heard of the topic's next life asks before it refuses.
+		leads, _ := c.node(1).meta.Leader()
+		deaf, by := c.node(leads%3+1), c.node(leads)
+		p := producer(t, deaf, topic.ProducerConfig{})
+		_, err := p.ProduceTo(t.Context(), "orders", 1, record("x"))
+		require.NoError(t, err)
+		c.isolate(deaf.id, true)
+		require.NoError(t, by.topics.DeleteTopic(t.Context(), "orders"))
+		_, err = by.topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{Partitions: 3})
+		require.NoError(t, err)
+		c.isolate(deaf.id, false)
+		_, err = p.ProduceTo(t.Context(), "orders", 2, record("x"))
+		require.NoError(t, err)
 	})
 }
