@@ -68,8 +68,8 @@ func (m *Manager) seal(ctx context.Context, name string, a address, p metastore.
 	var b backoff
 	for {
 		err := m.trySeal(ctx, a, p)
-		if err == nil || errors.Is(err, ErrTopicDeleted) {
-			return nil
+		if err == nil || errors.Is(err, ErrTopicDeleted) || !m.alive(a.incarnation) {
+			return nil // perhaps another node has finished the deletion
 		}
 		if b.wait(ctx, m.cfg.Clock, nil); ctx.Err() != nil {
 			return fmt.Errorf("seal %s/%d: %w (%w)", name, p.Index, raftlog.UnknownCause(ctx), withoutOutcome{err})

@@ -232,6 +232,39 @@ func TestDeletionWaitsForAQuorum(t *testing.T) {
 	})
 }
 
+// TestCallsEndWhenOthersDeletedTheTopic: what they wait for never comes.
+func TestCallsEndWhenOthersDeletedTheTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCluster(t, 3, 1)
+		c.create("orders", 1)
+		n := c.running()[int(c.leader("orders", 0).id)%3]
+		c.mu.Lock()
+		c.meet = func(from, _ raftlog.NodeID, method string) error {
+			if from == n.id && strings.HasPrefix(method, "topic.") {
+				return raftlog.Retry(errors.New("not from you"))
+			}
+			return nil
+		}
+		c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, n.topics.DeleteTopic(ctx, "orders")) // whoever leads has sealed it
+
+		// Partitions without a replica here never have a leader that answers.
+		created := make(chan error, 1)
+		go func() {
+			_, err := n.topics.CreateTopic(ctx, "more", metastore.TopicConfig{Partitions: 3, Replicas: 1})
+			created <- err
+		}()
+		other := c.running()[int(n.id)%3]
+		pass(time.Second)
+		require.NoError(t, other.topics.DeleteTopic(ctx, "more"))
+		err := <-created
+		require.ErrorIs(t, err, topic.ErrTopicDeleted)
+		require.NoError(t, outcomes(err))
+	})
+}
+
 // Property: I4 (red: no sweep of what earlier processes left; open: consumers, reclaiming)
 func TestRecreatedTopicsShareNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -104,6 +104,10 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 	var b backoff
 	for {
 		opened := m.opened.wait()
+		_, known := m.cfg.Meta.Watch()
+		if t, err := m.cfg.Meta.TopicByIncarnation(a.incarnation); err == nil && t.State != metastore.TopicActive {
+			return raftlog.Unknown(withoutOutcome{ErrTopicDeleted}) // it was created
+		}
 		r := m.replica(a)
 		switch {
 		case r != nil:
@@ -114,11 +118,15 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			select {
 			case <-changed:
 				continue
+			case <-known:
+				continue
 			case <-ctx.Done():
 			}
 		case mine:
 			select {
 			case <-opened:
+				continue
+			case <-known:
 				continue
 			case <-ctx.Done():
 			}
@@ -132,7 +140,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 				return nil
 			}
 			m.routes.failed(a, p, node, m.cfg.Clock.Now(), nil)
-			b.wait(ctx, m.cfg.Clock, nil)
+			b.wait(ctx, m.cfg.Clock, known)
 		}
 		if ctx.Err() != nil {
 			return raftlog.UnknownCause(ctx)
