@@ -8,6 +8,7 @@ import (
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 // begin returns why a call is not to begin, nil if it may: the manager was
@@ -61,11 +62,17 @@ func (m *Manager) barrier(ctx context.Context) error {
 	return m.readOf(ctx, m.cfg.Meta.Barrier(ctx))
 }
 
-// find is metastore.Store.FindTopic for a name that a topic can have.
+// find is metastore.Store.FindTopic, and tells a name that no topic can have,
+// like the creation does, from one that none has.
 func (m *Manager) find(ctx context.Context, name string) (metastore.Topic, error) {
+	if storage.ValidateName(name) != nil {
+		return metastore.Topic{}, &metastore.InvalidError{Field: "Topic.Name", Value: fmt.Sprintf("%.80q", name), Allowed: allowedName}
+	}
 	t, err := m.cfg.Meta.FindTopic(ctx, name)
 	return t, m.readOf(ctx, err)
 }
+
+const allowedName = "1 to 179 of A-Z a-z 0-9 . _ -, and neither . nor .."
 
 // readOf says of the error of a linearizable read that there was no leader.
 func (m *Manager) readOf(ctx context.Context, err error) error {

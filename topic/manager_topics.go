@@ -12,6 +12,9 @@ import (
 // CreateTopic creates a topic and returns when it is usable from this node:
 // every partition has a leader. It is durable on a quorum then.
 //
+// A name that differs only in case from another topic's is refused. All other
+// calls take a name literally: "Orders" does not find "orders".
+//
 // Errors: those of metastore.Store.CreateTopic. If ctx ends first the outcome
 // is unknown; with a topic whose Name is not empty it was created, and only
 // its leaders were not waited for. If it has ended before the call the error is
@@ -31,7 +34,8 @@ func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore
 }
 
 // DescribeTopic returns the topic that has the name. It says that there is none
-// (metastore.ErrTopicNotFound) only after a linearizable read.
+// (metastore.ErrTopicNotFound) only after a linearizable read. A name that no
+// topic can have is a *metastore.InvalidError, here and in all calls.
 func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
 	ctx, cancel := m.whileOpen(ctx)
 	defer cancel()
