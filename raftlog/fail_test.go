@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,6 +118,61 @@ func TestCallbackPanics(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, raftlog.RoleResigned, n.groups[2].Status().Role)
 		require.NoError(t, n.host.Failed())
+	})
+}
+
+// A hook that panics stops the node: everybody who waits hears of it, and so
+// does everybody who comes later.
+// Property: L1, P9 (red: groups that were to be looked at forgotten)
+func TestHookPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(t, 1, 1, 3)
+		defer c.stopAll()
+		var boom atomic.Bool
+		c.config = func(cfg *raftlog.Config) {
+			cfg.StepHook = func(*raftlog.Core, *raftlog.Effects) {
+				if boom.Load() {
+					panic("a bug")
+				}
+			}
+		}
+		c.startAll()
+		for _, g := range c.groups {
+			c.must(g, "x")
+		}
+		n := c.nodes[0]
+		release := stallSyncs(n)
+		defer release()
+		ended := make(chan error, 100)
+		propose := func() {
+			for _, g := range c.groups {
+				n.groups[g].Propose([]byte("y"), func(p raftlog.Proposal) { ended <- p.Err })
+			}
+		}
+		propose()
+		time.Sleep(tick / 2)
+		require.Empty(t, ended)
+		boom.Store(true)
+		release()
+		for range 20 { // inboxes are exchanged
+			propose()
+			time.Sleep(tick)
+		}
+		require.Len(t, ended, 63)
+		for range 63 {
+			err := <-ended
+			var failed *raftlog.HostFailedError
+			require.ErrorAs(t, err, &failed)
+			c.outcome(err)
+		}
+		for _, g := range c.groups {
+			require.Equal(t, raftlog.RoleResigned, n.groups[g].Status().Role)
+			ctx, cancel := withTimeout(time.Minute)
+			_, err := n.groups[g].ReadIndex(ctx)
+			require.NoError(t, ctx.Err())
+			cancel()
+			require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(err), "%v", err)
+		}
 	})
 }
 

@@ -102,21 +102,34 @@ func (l *loop) exit() {
 	l.ticker.Stop()
 	close(l.journal.rounds)
 	l.rest = l.h.mailbox.close()
-	for _, p := range l.rest.proposals {
-		err := Retry(ErrClosed)
-		if p.err != nil {
-			err = p.err
-		}
-		p.end(Proposal{Err: err})
-	}
-	for _, r := range l.rest.reads {
-		r.end(0, Retry(ErrClosed))
+	l.rest.refuse()
+	if l.taken != nil {
+		l.taken.refuse()
 	}
 	for _, g := range l.groups {
 		g.applier.halt(ErrClosed)
 		l.endWaiting(g, ErrClosed)
 	}
 	l.journal.filling.end(ErrClosed)
+}
+
+// refuse ends the calls that the loop did not come to.
+func (b *inbox) refuse() {
+	for _, p := range b.proposals {
+		if p == nil {
+			continue
+		}
+		err := Retry(ErrClosed)
+		if p.err != nil {
+			err = p.err
+		}
+		p.end(Proposal{Err: err})
+	}
+	for _, r := range b.reads {
+		if r != nil {
+			r.end(0, Retry(ErrClosed))
+		}
+	}
 }
 
 // leaveCheckpoint rotates and writes the table. Nothing else runs any more.

@@ -17,7 +17,8 @@ import (
 type loop struct {
 	h       *Host
 	ticker  clock.Ticker
-	spare   *inbox
+	taken   *inbox // being worked on
+	spare   *inbox // nil while one is
 	out     *outbox
 	effects Effects
 	journal journalQueue
@@ -84,17 +85,23 @@ func (l *loop) run() {
 }
 
 // safely runs f. A panic in it is a bug of the host itself, or of a hook: what
-// it left half done must not be written or sent, so the node stops.
+// it left half done must not be written or sent, so the node stops. The next
+// turn goes on behind what panicked, and ends everybody who waits.
 func (l *loop) safely(f func()) {
 	var err error
 	func() {
 		defer recoverInto(&err, "the loop")
 		f()
 	}()
-	if err != nil {
-		l.failHost(err)
-		l.h.mailbox.wake()
+	if err == nil {
+		return
 	}
+	l.dirty, l.clean = nil, nil
+	for _, g := range l.groups {
+		g.loop.dirty = false
+	}
+	l.failHost(err)
+	l.h.mailbox.wake()
 }
 
 func (l *loop) tick() {
@@ -123,34 +130,65 @@ func (l *loop) touch(g *Group) {
 }
 
 func (l *loop) turn() {
-	in := l.h.mailbox.take(l.spare)
+	if l.taken == nil {
+		l.taken, l.spare = l.h.mailbox.take(l.spare), nil
+	}
+	in := l.taken
+	l.takeIn(in)
+	in.reset()
+	l.taken, l.spare = nil, in
+	l.look()
+	if l.h.failed.Load() == nil {
+		l.out.flush()
+	}
+	l.startRound()
+}
+
+// takeIn gives everything to the cores. It strikes out what it begins, so that
+// after a panic it can go on; a round that failed may be ended twice.
+func (l *loop) takeIn(in *inbox) {
 	if in.round != nil {
 		l.roundDone(in.round)
+		in.round = nil
 	}
-	for _, a := range in.applied {
-		l.applied(a)
-	}
-	for _, m := range in.messages {
-		m.group.holdUnwritten(-m.size)
-		if m.group.loop.open(l) {
-			m.group.loop.core.Step(m.m)
-			l.touch(m.group)
+	for i, a := range in.applied {
+		in.applied[i] = applyDone{}
+		if a.group != nil {
+			l.applied(a)
 		}
 	}
-	for _, p := range in.proposals {
-		l.propose(p)
+	for i, m := range in.messages {
+		in.messages[i] = inboundMessage{}
+		if m.group != nil {
+			l.message(m)
+		}
 	}
-	for _, r := range in.reads {
-		l.read(r)
+	for i, p := range in.proposals {
+		in.proposals[i] = nil
+		if p != nil {
+			l.propose(p)
+		}
 	}
-	for _, f := range in.calls {
-		f()
+	for i, r := range in.reads {
+		in.reads[i] = nil
+		if r != nil {
+			l.read(r)
+		}
 	}
-	in.reset()
-	l.spare = in
-	l.look()
-	l.out.flush()
-	l.startRound()
+	for i, f := range in.calls {
+		in.calls[i] = nil
+		if f != nil {
+			f()
+		}
+	}
+}
+
+func (l *loop) message(m inboundMessage) {
+	m.group.holdUnwritten(-m.size)
+	if m.group.loop.open(l) {
+		m.group.loop.core.Step(m.m)
+		l.touch(m.group)
+	}
 }
 
 // open reports whether the group takes part.
