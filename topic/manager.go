@@ -197,7 +197,8 @@ func (m *Manager) failure(a address) error {
 
 // PartitionStatus is a replica that this node holds, or has to hold.
 type PartitionStatus struct {
-	TopicPartition
+	Topic         string
+	Partition     uint32
 	Incarnation   storage.Incarnation
 	Group         storage.GroupID
 	Replica       storage.ReplicaID
@@ -220,8 +221,8 @@ func (m *Manager) Status() []PartitionStatus {
 	all := make([]PartitionStatus, 0, len(assigned))
 	for _, a := range assigned {
 		s := PartitionStatus{
-			TopicPartition: TopicPartition{a.Topic.Name, a.Partition.Index},
-			Incarnation:    a.Topic.Incarnation, Group: a.Partition.Group, Replica: a.Replica,
+			Topic: a.Topic.Name, Partition: a.Partition.Index,
+			Incarnation: a.Topic.Incarnation, Group: a.Partition.Group, Replica: a.Replica,
 		}
 		at := addressOf(a)
 		if r := m.replica(at); r != nil {

@@ -60,6 +60,7 @@ func TestTopicsAreListedAndDescribed(t *testing.T) {
 				s := n.topics.Status()
 				return len(s) == 4 && s[3].Partition == 3 && s[3].Leader != 0 && s[3].Readable
 			})
+			require.Regexp(t, `Topic:orders Partition:3 .*Leader:n\d .*Readable:true`, fmt.Sprintf("%+v", n.topics.Status()[3]))
 		}
 		_, err := c.node(2).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{})
 		require.ErrorIs(t, err, metastore.ErrTopicExists)
