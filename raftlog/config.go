@@ -57,11 +57,14 @@ type Config struct {
 	// together. At least MaxUncommittedBytes. Default 32 MiB.
 	MaxUncommittedBytesPerNode int64
 	// MaxUnwrittenBytes bounds the entries of one group that the journal has
-	// not written yet; beyond it appends of other nodes are dropped, and their
-	// leader sends them again. One of any size is taken when nothing waits. At least 1 KiB. Default 16 MiB.
+	// not written yet, or that are committed and the state machine has not
+	// applied; beyond it appends of other nodes are dropped, and their leader
+	// sends them again. One of any size is taken when nothing waits. At least
+	// 1 KiB. Default 16 MiB.
 	MaxUnwrittenBytes int64
-	// MaxUnwrittenBytesPerNode is the same for all groups of the host together.
-	// At least MaxUnwrittenBytes. Default 128 MiB.
+	// MaxUnwrittenBytesPerNode bounds both of all groups of the host, each for
+	// itself. A group that has applied everything is not held up by others that
+	// have not. At least MaxUnwrittenBytes. Default 128 MiB.
 	MaxUnwrittenBytesPerNode int64
 	// MaxMessageBytes bounds the entries of one message; a larger entry
 	// travels alone. At least 1 KiB. Default 512 KiB.

@@ -132,6 +132,8 @@ type Core struct {
 	logged   Index // where the log stood when this process opened it
 	applied  Index
 	applying []*pb.Entry // handed out, not yet applied
+	backlog  int         // bytes of entries in tail that are committed and not applied
+	counted  Index       // the last one in it, or that was
 	confs    []pendingConf
 	conf     ConfState // as of applied
 	nextConf ConfState // as of the last entry handed out
@@ -208,7 +210,7 @@ func NewCore(cfg CoreConfig) (c *Core, err error) {
 			older: cfg.Older, maxRead: opts.MaxMessageBytes, hard: st.Hard, conf: conf,
 		},
 		hard: st.Hard, durable: st.Hard, last: last, doubt: last,
-		logged: log.LastIndex, applied: applied, conf: conf, nextConf: conf,
+		logged: log.LastIndex, counted: log.LastIndex, applied: applied, conf: conf, nextConf: conf,
 		reads: readRounds{nonce: cfg.ReadNonce},
 	}
 	c.state.Tail = nil

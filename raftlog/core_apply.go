@@ -51,6 +51,18 @@ func (c *Core) handOutConf(en *pb.Entry) *ConfState {
 	return &conf
 }
 
+// Backlog is how many bytes of durable entries wait in memory for the state
+// machine alone: they are committed, and go when they are applied.
+func (c *Core) Backlog() int { return c.backlog }
+
+// countBacklog takes in what became committed and durable.
+func (c *Core) countBacklog() {
+	for end := min(c.hard.Commit, c.tail.last()); c.counted < end; {
+		c.counted++
+		c.backlog += entrySize(c.tail.entries[c.counted-c.tail.prev-1])
+	}
+}
+
 // Applied tells that the entries up to index are applied, and that the log
 // stands at pos: at index, or, while entries that the log held at the start
 // are applied again, still where it was. Memory at or below index may go.
@@ -74,6 +86,11 @@ func (c *Core) Applied(index Index, pos storage.LogPosition) {
 	c.tail.applied(index)
 	if n == 0 {
 		return
+	}
+	for _, e := range done {
+		if Index(e.GetIndex()) > c.logged {
+			c.backlog -= entrySize(e)
+		}
 	}
 	c.proposals.applied(done)
 	c.guard("apply response", func() error {

@@ -76,6 +76,7 @@ func (c *Core) collect(e *Effects, rd raft.Ready) error {
 	if !raft.IsEmptySnap(rd.Snapshot) {
 		return fmt.Errorf("raftlog: raft installed a snapshot that nobody sent")
 	}
+	c.countBacklog()
 	c.noteTermStart(rd.Entries)
 	c.taught = c.taught || c.leaderActive()
 	c.proposals.place(c, rd.Entries)
@@ -198,6 +199,7 @@ func (c *Core) Appended(seq Seq) {
 		c.pending = c.pending[1:]
 		c.durable = p.hard
 		c.tail.append(p.entries)
+		c.countBacklog()
 		c.deliver(p.then)
 	}
 }

@@ -23,6 +23,7 @@ func (l *loop) failGroup(g *Group, cause error) {
 func (l *loop) groupFailed(g *Group, err error) {
 	g.loop.freeze()
 	g.loop.ended = true
+	g.setUnapplied(0)
 	g.applier.halt(err)
 	l.endWaiting(g, err)
 	l.h.stats.groups.Add(-1)

@@ -31,6 +31,7 @@ type Group struct {
 
 	uncommitted atomic.Int64 // bytes of proposals that did not end
 	unwritten   atomic.Int64 // bytes of entries that are in the mailbox or wait for the journal
+	unapplied   atomic.Int64 // bytes of durable, committed entries that wait for the state machine
 
 	applier applier
 	loop    groupLoop // of the loop alone

@@ -123,19 +123,30 @@ func (h *Host) group(r ReplicaID) *Group {
 	return h.mu.groups[r]
 }
 
-// admit takes size bytes of the budget of unwritten bytes. What comes when
-// nothing waits always fits.
+// admit takes size bytes of the budget of what waits. What comes when nothing
+// waits always fits. Entries that are not committed do not count once they are
+// written: only more of them may get them committed, or cut off.
 func (g *Group) admit(size int64) bool {
 	if size == 0 {
 		return true
 	}
-	cfg := &g.host.cfg
-	mine, all := g.unwritten.Load(), g.host.stats.unwritten.Load()
+	cfg, stats := &g.host.cfg, &g.host.stats
+	unapplied := g.unapplied.Load()
+	mine, all := g.unwritten.Load()+unapplied, stats.unwritten.Load()
 	if mine > 0 && mine+size > cfg.MaxUnwrittenBytes || all > 0 && all+size > cfg.MaxUnwrittenBytesPerNode {
+		return false
+	}
+	// Slow state machines do not hold up groups that are not behind.
+	if unapplied > 0 && stats.unapplied.Load()+size > cfg.MaxUnwrittenBytesPerNode {
 		return false
 	}
 	g.holdUnwritten(size)
 	return true
+}
+
+// setUnapplied is called by the loop.
+func (g *Group) setUnapplied(size int64) {
+	g.host.stats.unapplied.Add(size - g.unapplied.Swap(size))
 }
 
 // holdUnwritten counts bytes that wait to be written; negative: that were, or

@@ -72,6 +72,7 @@ func (l *loop) park(r ReplicaID) *Group {
 	} else {
 		l.h.stats.groups.Add(-1)
 	}
+	g.setUnapplied(0)
 	g.applier.halt(ErrClosed)
 	l.endWaiting(g, ErrClosed)
 	return g

@@ -198,3 +198,59 @@ func TestUnwrittenBytesAreBounded(t *testing.T) {
 		require.Len(t, c.settle(1), 101)
 	})
 }
+
+// A follower whose state machines are slow takes in only so much ahead of them,
+// and goes on by itself. Its other groups do not notice.
+// Property: R26, R27 (red: entries that wait for the state machine not counted; not counted for the node)
+func TestUnappliedBytesAreBounded(t *testing.T) {
+	for _, slowGroups := range [][]raftlog.GroupID{{1}, {1, 3}} {
+		bubble(t, func(t *testing.T) { unappliedBytesAreBounded(t, slowGroups) })
+	}
+}
+
+func unappliedBytesAreBounded(t *testing.T, slowGroups []raftlog.GroupID) {
+	c := newCluster(t, 1, 3, 3)
+	defer c.stopAll()
+	c.config = func(cfg *raftlog.Config) {
+		cfg.MaxUnwrittenBytes = 16 << 10
+		if len(slowGroups) > 1 {
+			cfg.MaxUnwrittenBytesPerNode = 16 << 10
+		}
+	}
+	c.startAll()
+	for _, g := range c.groups {
+		c.must(g, "x")
+		c.settle(g)
+	}
+	slow := c.nodes[int(c.leader(1).id)%3]
+	for _, g := range slowGroups { // followers on that node
+		if c.leader(g) == slow {
+			ctx, cancel := withTimeout(5 * election)
+			defer cancel()
+			require.NoError(t, slow.groups[g].TransferLeadership(ctx, 0))
+		}
+	}
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	defer open()
+	for _, g := range slowGroups {
+		slow.ledgers[g].close(gate)
+	}
+	for range 100 {
+		for _, g := range slowGroups {
+			c.must(g, strings.Repeat("x", 2000))
+		}
+		c.must(2, "y")
+		require.LessOrEqual(t, slow.host.Stats().UnappliedBytes, int64(20<<10))
+	}
+	s := slow.groups[1].Status()
+	require.LessOrEqual(t, s.Durable-s.Applied, raftlog.Index(10))
+	require.NotZero(t, slow.host.Stats().MessagesDropped)
+	require.NotZero(t, slow.host.Stats().UnappliedBytes)
+	require.Len(t, c.settle(2), 101)
+	open()
+	for _, g := range slowGroups {
+		require.Len(t, c.settle(g), 101)
+	}
+	require.Zero(t, slow.host.Stats().UnappliedBytes)
+}

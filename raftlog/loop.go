@@ -236,6 +236,7 @@ func (l *loop) lookAt(g *Group) {
 	if len(e.Apply) > 0 {
 		g.applier.enqueue(g, l.batch(g, e))
 	}
+	g.setUnapplied(int64(core.Backlog()))
 	for _, r := range e.Reads {
 		l.readEvent(g, r)
 	}

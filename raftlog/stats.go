@@ -48,12 +48,13 @@ type Stats struct {
 	FramesMalformed  uint64
 	MessagesReceived uint64
 	MessagesStray    uint64 // for no open replica, or from the wrong node
-	MessagesDropped  uint64 // appends over the budget of unwritten bytes
+	MessagesDropped  uint64 // appends over the budget of unwritten and unapplied bytes
 
 	Groups           int   // gauge: open and not failed
 	GroupsFailed     int   // gauge
 	UncommittedBytes int64 // gauge: of proposals that wait
 	UnwrittenBytes   int64 // gauge: of entries that wait for the journal
+	UnappliedBytes   int64 // gauge: of committed entries that wait for a state machine
 }
 
 // counters are the live numbers behind Stats.
@@ -68,7 +69,7 @@ type counters struct {
 	syncSum                                                 atomic.Int64
 	syncCounts                                              [len(syncBounds) + 1]atomic.Uint64
 	groups, groupsFailed                                    atomic.Int64
-	uncommitted, unwritten                                  atomic.Int64
+	uncommitted, unwritten, unapplied                       atomic.Int64
 }
 
 func (c *counters) observeSync(d time.Duration) {
@@ -93,7 +94,7 @@ func (c *counters) snapshot() Stats {
 		MessagesReceived: c.messagesReceived.Load(), MessagesStray: c.messagesStray.Load(),
 		MessagesDropped: c.messagesDropped.Load(),
 		Groups:          int(c.groups.Load()), GroupsFailed: int(c.groupsFailed.Load()),
-		UncommittedBytes: c.uncommitted.Load(), UnwrittenBytes: c.unwritten.Load(),
+		UncommittedBytes: c.uncommitted.Load(), UnwrittenBytes: c.unwritten.Load(), UnappliedBytes: c.unapplied.Load(),
 	}
 	s.SyncLatency = Histogram{Bounds: append([]time.Duration(nil), syncBounds[:]...), Sum: time.Duration(c.syncSum.Load())}
 	for i := range c.syncCounts {
