@@ -47,12 +47,78 @@
 // was shown before. A reader carries the highest watermark that it has seen,
 // and a replica that is behind it says so.
 //
+// # Managers
+//
+// A Manager is a node's part in all topics. Its reconciler makes the node hold
+// what the metadata assigns to it: it opens replicas, and sets aside, and moves
+// to quarantine, those of topics that were deleted. It is level-triggered,
+// begins only when the metadata have caught up, and tries again whatever failed,
+// ever less often, without holding up anything else.
+//
+//	call           waits for                                        ends early with
+//	CreateTopic    a quorum of the metadata, a leader in each       ctx (unknown)
+//	               partition
+//	DeleteTopic    a quorum of the metadata and of each partition,  ctx (unknown; finished
+//	               which is sealed                                  in the background)
+//	Produce        the topic, room in the producer, a quorum of     ctx (retry before the
+//	               the partition                                    records are sent, else
+//	                                                                unknown), CallTimeout
+//	                                                                without a leader (retry)
+//	NewReader      the topic, a replica that can answer             ctx (retry)
+//	Fetch          a record                                         ctx (retry)
+//	Producer.Close the answers to all that was produced             ctx (unknown)
+//
+// A call whose context has ended before it begins nothing. All calls end with
+// ErrClosed when the manager is closed. That a topic or partition is not there
+// is said only after a linearizable read of the metadata. Names are taken
+// literally, upper and lower case apart, but two topics whose names differ only
+// in case cannot be at the same time.
+//
+// # Producing
+//
+//	call ─► queue ─► batch ─► leader here   : Append, up to MaxInFlight at once
+//	       (lane: one          or elsewhere : topic.produce, one at a time
+//	        per partition)
+//
+// A producer has a lane for each partition that it writes to, and no goroutine
+// while all goes well with a leader on this node: whoever calls, or brings an
+// answer of the group, sends what waits. There is one goroutine for a batch on
+// its way to another node, one for a lane that pauses after a failure, and one
+// that asks the metadata for an identity. Close waits for all of them.
+//
+// Order: records of one call to one partition, and of calls that follow each
+// other and succeed, have ascending offsets. Calls side by side, and records of
+// different partitions, are in no order. No order is promised for the callbacks
+// of ProduceAsync. They are called from goroutines that others need; one that
+// panics is logged and harms nothing else.
+//
+// Retries: a batch that was not taken, or whose outcome is unknown, is sent
+// again with its sequence numbers until it is answered or the producer is
+// closed, and is appended once. Its calls hear of it meanwhile only if their
+// context ends, or if nothing can have been appended for CallTimeout. Without
+// identity (ProducerConfig.Anonymous) only what was certainly not appended is
+// sent again. Nothing is repeated that was refused, nor across lives of a
+// topic: that is for the caller to decide.
+//
+// # Reading
+//
+// A reader has no goroutine: Fetch and Records run in their caller's. It asks the
+// replica on this node and waits there for records; where there is none, or it
+// is behind what the reader has seen elsewhere, or has no watermark yet, other
+// nodes are asked in turn, beginning with the leader's, which hold the question
+// up to FetchWait. Failures are repeated until ctx ends. Offsets ascend without
+// gaps or repetitions, whichever replicas answer.
+//
 // # Outcomes
 //
 // Every error tells whether nothing happened (retry), nothing ever will
 // (refused), or it may have happened (unknown): see raftlog.OutcomeOf.
 //
 // # Goroutines
+//
+// Those of a Manager and of its producers are in the table at Manager. Between
+// Open and Close it always has two: the reconciler, and the finisher of
+// deletions that others began.
 //
 // A Partition has none. It runs in the goroutines of its callers and of its
 // group: Apply, Applied and the answers of Append come from the group.
