@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 )
@@ -21,7 +22,7 @@ import (
 //	         [length v | context ...]   flag context
 //	         [count v | entry ...]      flag entries
 //	entry    length<<2|kind v | term - term of the entry before v | data ...
-//	         in MsgReadIndex and its response: length<<2 v | data ...
+//	         in MsgReadIndex and its response just one: length<<2 v | data ...
 //
 // "1" is one byte, "v" an unsigned varint. Types are raft's numbers. Flag bit
 // 0 is raft's reject. The entries of MsgApp follow the position: the first has
@@ -257,56 +258,88 @@ func (w *wireMessage) point(flags byte) {
 	}
 }
 
+// slabEntries is how many entries are allocated at once: a count is only a
+// claim until the entries were read.
+const slabEntries = 64
+
 // entries reads the entries of w and returns how many bytes of data they have.
 func (r *frameReader) entries(w *wireMessage) (int, bool) {
-	loose := looseEntries(w.kind)
-	least := uint64(2) // bytes of an entry
-	if loose {
-		least = 1
-	}
 	var count uint64
-	if !r.uvarints(&count) || count == 0 || count > uint64(len(r.rest))/least || math.MaxUint64-w.index < count {
+	if !r.uvarints(&count) || count == 0 || math.MaxUint64-w.index < count {
 		return 0, false
 	}
-	slab := make([]wireEntry, count)
-	w.Entries = make([]*pb.Entry, count)
+	if looseEntries(w.kind) {
+		return r.looseEntry(w, count)
+	}
+	if count > uint64(len(r.rest))/2 { // no entry has fewer bytes
+		return 0, false
+	}
+	var slab []wireEntry
 	size, term := 0, w.logTerm
-	for i := range slab {
-		e := &slab[i]
+	for i := range count {
+		if len(slab) == 0 {
+			n := min(count-i, slabEntries)
+			slab = make([]wireEntry, n)
+			w.Entries = slices.Grow(w.Entries, int(n))
+		}
+		e := &slab[0]
+		slab = slab[1:]
 		var head, rise uint64
-		if !r.uvarints(&head) || (!loose && !r.uvarints(&rise)) || math.MaxUint64-term < rise {
+		if !r.uvarints(&head, &rise) || head&3 > uint64(pb.EntryConfChangeV2) || math.MaxUint64-term < rise {
 			return 0, false
 		}
-		data, ok := r.bytes(head >> 2)
-		if !ok || len(data) > MaxProposalBytes || head&3 > uint64(pb.EntryConfChangeV2) || (loose && head&3 != 0) {
+		data, ok := r.data(head >> 2)
+		if !ok {
 			return 0, false
-		}
-		if len(data) > 0 {
-			e.Data = data
-		}
-		size += len(data)
-		w.Entries[i] = &e.Entry
-		if loose {
-			continue
 		}
 		term += rise
-		e.kind, e.term, e.index = pb.EntryType(head&3), term, w.index+1+uint64(i)
-		e.Type, e.Term, e.Index = &e.kind, &e.term, &e.index
+		size += len(data)
+		e.kind, e.term, e.index = pb.EntryType(head&3), term, w.index+1+i
+		e.Type, e.Term, e.Index, e.Data = &e.kind, &e.term, &e.index, data
+		w.Entries = append(w.Entries, &e.Entry)
 	}
-	if size > 0 && 2*size < r.total {
-		unpin(slab, size)
-	}
+	r.unpin(w.Entries, size)
 	return size, true
 }
 
-// unpin copies the data of entries into a buffer of its own.
-func unpin(slab []wireEntry, size int) {
+// looseEntry reads the one entry of a read.
+func (r *frameReader) looseEntry(w *wireMessage, count uint64) (int, bool) {
+	var head uint64
+	if count != 1 || !r.uvarints(&head) || head&3 != 0 {
+		return 0, false
+	}
+	data, ok := r.data(head >> 2)
+	if !ok {
+		return 0, false
+	}
+	w.Entries = []*pb.Entry{{Data: data}}
+	r.unpin(w.Entries, len(data))
+	return len(data), true
+}
+
+// data reads the data of an entry; nil if it has none.
+func (r *frameReader) data(n uint64) ([]byte, bool) {
+	if n == 0 {
+		return nil, true
+	}
+	if n > MaxProposalBytes {
+		return nil, false
+	}
+	return r.bytes(n)
+}
+
+// unpin copies the data of entries into a buffer of its own if it would keep a
+// much larger frame alive.
+func (r *frameReader) unpin(entries []*pb.Entry, size int) {
+	if size == 0 || 2*size >= r.total {
+		return
+	}
 	own := make([]byte, 0, size)
-	for i := range slab {
-		if d := slab[i].Data; d != nil {
+	for _, e := range entries {
+		if e.Data != nil {
 			from := len(own)
-			own = append(own, d...)
-			slab[i].Data = own[from:len(own):len(own)]
+			own = append(own, e.Data...)
+			e.Data = own[from:len(own):len(own)]
 		}
 	}
 }

@@ -1,7 +1,10 @@
 package raftlog
 
 import (
+	"bytes"
+	"encoding/binary"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -169,6 +172,48 @@ func TestFrameAliasing(t *testing.T) {
 	require.EqualValues(t, 9, got[1].m.Entries[0].Data[999])
 }
 
+// allocated measures what f allocates, in bytes.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// A count is a claim. Memory comes with what backs it.
+// Property: S11 (red: memory for all entries at once; reads with many entries taken in)
+func TestFrameCountsAreClaims(t *testing.T) {
+	const claimed = 1 << 19
+	for name, body := range map[string][]byte{
+		"append without entries": append(binary.AppendUvarint([]byte{byte(pb.MsgApp), flagEntries, 1, 1, 2, 3}, claimed),
+			bytes.Repeat([]byte{3}, 2*claimed)...), // 3 is no kind
+		"read with many names": append(binary.AppendUvarint([]byte{byte(pb.MsgReadIndex), flagEntries, 1, 1, 2, 3}, claimed),
+			make([]byte, claimed)...),
+		"answer with two names": {byte(pb.MsgReadIndexResp), flagEntries, 1, 1, 2, 3, 2, 4, 'a', 4, 'b'},
+	} {
+		t.Run(name, func(t *testing.T) {
+			frame := append([]byte{frameVersion}, body...)
+			require.Less(t, allocated(func() {
+				_, err := decodeAll(frame)
+				require.ErrorIs(t, err, errFrame)
+			}), uint64(1<<16))
+		})
+	}
+}
+
+// Entries are read into several pieces of memory.
+func TestFrameWithManyEntries(t *testing.T) {
+	m := frameMessage(pb.MsgApp, 1, 2, 7)
+	m.Index, m.LogTerm = new(uint64(4)), new(uint64(7))
+	for i := range 3*slabEntries + 1 {
+		m.Entries = append(m.Entries, frameEntry(pb.EntryNormal, uint64(5+i), 7, fmt.Sprint("entry ", i)))
+	}
+	got, err := decodeAll(encodeAll(t, []groupMessage{{1, m}}))
+	require.NoError(t, err)
+	require.True(t, proto.Equal(m, got[0].m))
+}
+
 // No log could hold it, so it must not get into one.
 func TestFrameRefusesOversizedEntries(t *testing.T) {
 	m := frameMessage(pb.MsgApp, 1, 2, 7)
@@ -192,12 +237,11 @@ func FuzzFrame(f *testing.F) {
 	// A count of entries that nothing backs.
 	f.Add([]byte{frameVersion, byte(pb.MsgApp), flagEntries, 1, 1, 2, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0})
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		got, err := decodeAll(append([]byte(nil), frame...))
-		runtime.ReadMemStats(&after)
+		var got []groupMessage
+		var err error
+		spent := allocated(func() { got, err = decodeAll(append([]byte(nil), frame...)) })
 		// An entry of two bytes becomes a struct of some 200.
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<16+500*len(frame)))
+		require.Less(t, spent, uint64(1<<16+500*len(frame)))
 		if err != nil {
 			require.ErrorIs(t, err, errFrame)
 			return
