@@ -409,10 +409,15 @@ func (c *Core) leaderActive() bool {
 // State is what is durable of this replica, the tail above its log included:
 // what a rotation of the journal carries over once its last round is synced.
 func (c *Core) State() storage.ReplicaState {
+	st := c.stateWithoutTail()
+	st.Tail = fromRaftEntries(c.tail.above(st.Log.LastIndex))
+	return st
+}
+
+func (c *Core) stateWithoutTail() storage.ReplicaState {
 	st := c.state
 	st.Hard = c.durable
 	st.Hard.Commit = max(st.Hard.Commit, st.Log.LastIndex)
-	st.Tail = fromRaftEntries(c.tail.above(st.Log.LastIndex))
 	return st
 }
 

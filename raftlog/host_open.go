@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -75,6 +76,35 @@ func (h *Host) OpenGroup(o GroupOptions) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// Replicas returns what is durable of every replica that this node knows, open,
+// dormant or set aside, by replica and without tails. A replica that is being
+// created or set aside counts as that once it is durable. It waits for a turn
+// of the loop, so not for a disk; OnStatus may not call it. Nil once the host
+// is closed.
+func (h *Host) Replicas() []storage.ReplicaState {
+	answer := make(chan []storage.ReplicaState, 1)
+	if err := h.call(context.Background(), func() { answer <- h.loop.replicas() }); err != nil {
+		return nil
+	}
+	return <-answer
+}
+
+func (l *loop) replicas() []storage.ReplicaState {
+	states := make([]storage.ReplicaState, 0, len(l.groups)+len(l.parked)+len(l.dormant))
+	for _, g := range l.groups {
+		states = append(states, g.loop.stateWithoutTail())
+	}
+	for _, g := range l.parked {
+		states = append(states, g.loop.stateWithoutTail())
+	}
+	for _, st := range l.dormant {
+		st.Tail = nil
+		states = append(states, st)
+	}
+	slices.SortFunc(states, func(a, b storage.ReplicaState) int { return cmp.Compare(a.Replica, b.Replica) })
+	return states
 }
 
 // claimed is the answer to a claim.

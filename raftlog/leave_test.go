@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 	"github.com/stretchr/testify/require"
@@ -106,5 +107,43 @@ func TestLeavingWhileOpening(t *testing.T) {
 		require.NoError(t, n.host.SetAside(ctx, replicaOf(1, 1)))
 		c.rotate(n, 2)
 		require.NoError(t, n.host.Failed())
+	})
+}
+
+// Whatever becomes of a replica, the host knows it, also after a restart.
+func TestReplicas(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 4)
+		defer c.stopAll()
+		n := c.nodes[0]
+		for _, g := range c.groups {
+			c.must(g, "x")
+		}
+		ctx := context.Background()
+		require.NoError(t, n.host.CloseGroup(ctx, replicaOf(1, 1)))
+		require.NoError(t, n.host.SetAside(ctx, replicaOf(2, 1)))
+		failLog(n, 3, simfs.OpWrite)
+		require.Error(t, n.propose(3, "y").Err)
+		check := func() {
+			t.Helper()
+			all := n.host.Replicas()
+			require.Len(t, all, 4)
+			for i, st := range all {
+				require.Equal(t, raftlog.GroupID(i+1), st.Group)
+				require.Equal(t, replicaOf(st.Group, 1), st.Replica)
+				require.Equal(t, fmt.Sprintf("groups/%d", i+1), st.Dir)
+				require.Equal(t, i == 1, st.Status == storage.ReplicaSetAside)
+				require.Empty(t, st.Tail)
+			}
+		}
+		check()
+		c.crash(n, simfs.Strict)
+		groups := c.groups
+		c.groups = nil
+		require.NoError(t, c.start(n))
+		check()
+		c.groups = groups
+		require.NoError(t, n.host.Close(ctx))
+		require.Nil(t, n.host.Replicas())
 	})
 }

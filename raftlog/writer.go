@@ -200,6 +200,15 @@ func (g *groupLoop) state() storage.ReplicaState {
 	return g.core.State()
 }
 
+func (g *groupLoop) stateWithoutTail() storage.ReplicaState {
+	if g.frozen == nil {
+		return g.core.stateWithoutTail()
+	}
+	st := *g.frozen
+	st.Tail = nil
+	return st
+}
+
 // write is the writer goroutine: it writes the rounds, one at a time.
 func (h *Host) write(rounds <-chan *round) {
 	store := h.cfg.Store
