@@ -432,7 +432,7 @@ func (c *Core) Status() Status {
 
 func (c *Core) now() Status {
 	s := Status{
-		Group: c.state.Group, Replica: c.self, Role: c.role(),
+		Group: c.state.Group, Replica: c.self, Role: c.role(), Failed: c.failed,
 		Term: c.hard.Term, Vote: c.hard.Vote, Leader: ReplicaID(c.soft.Lead), Transferee: c.proposals.transferee,
 		LogStart: c.tail.start, Commit: c.hard.Commit, Applied: c.applied, Durable: c.tail.last(), Last: c.last,
 		Conf: c.conf,

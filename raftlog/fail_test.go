@@ -68,7 +68,11 @@ func TestStateMachineFails(t *testing.T) {
 				defer cancel()
 				_, err := sick.groups[1].ReadIndex(ctx)
 				require.ErrorAs(t, err, &failed)
-				require.Equal(t, raftlog.RoleResigned, sick.groups[1].Status().Role)
+				time.Sleep(tick)
+				status := sick.groups[1].Status()
+				require.Equal(t, raftlog.RoleResigned, status.Role)
+				require.ErrorAs(t, status.Failed, &failed)
+				require.NoError(t, sick.groups[2].Status().Failed)
 				require.Equal(t, 1, sick.host.Stats().GroupsFailed)
 
 				require.NotEqual(t, sick, c.leader(1))
@@ -195,7 +199,9 @@ func TestJournalFails(t *testing.T) {
 		require.ErrorIs(t, p.Err, errDisk)
 		require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(p.Err))
 		require.ErrorIs(t, sick.host.Failed(), errDisk)
+		time.Sleep(tick)
 		for _, g := range c.groups {
+			require.ErrorIs(t, sick.groups[g].Status().Failed, errDisk)
 			p = sick.propose(g, "z")
 			require.ErrorIs(t, p.Err, errDisk)
 			require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(p.Err))

@@ -49,6 +49,7 @@ type Status struct {
 	Group   GroupID
 	Replica ReplicaID
 	Role    Role
+	Failed  error // why it is RoleResigned (*GroupFailedError), else nil
 	Term    Term
 	Vote    ReplicaID // 0: none in this term
 	Leader  ReplicaID // 0: none known
