@@ -33,7 +33,7 @@ func (c *cluster) requireSetAside(id storage.NodeID, replicas int) {
 }
 
 func TestReplicasOfDeletedTopicsAreSetAside(t *testing.T) {
-	for _, down := range []bool{false} {
+	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprint("down ", down), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := startCluster(t, 3, 1)

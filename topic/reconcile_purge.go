@@ -71,7 +71,11 @@ func (rc *reconciler) sweep(ctx context.Context) error {
 			rc.dir(t)
 		}
 	}
-	for _, st := range rc.cfg.Store.Replicas() {
+	states := rc.cfg.Host.Replicas()
+	if states == nil { // and nothing may be moved whose replicas are not known
+		return raftlog.Retry(raftlog.ErrClosed)
+	}
+	for _, st := range states {
 		if st.Status != storage.ReplicaLive {
 			continue
 		}
