@@ -20,10 +20,11 @@ var (
 )
 
 // MaxProposalBytes is the largest proposal, in bytes. An entry that is in a
-// log is applied by every replica or ends it, so none may be larger than what a
-// partition log takes; half of that leaves room. Larger ones are refused where
-// they are proposed, and not taken in from other nodes.
-const MaxProposalBytes = storage.MaxFramePayload / 2
+// leader's log must reach every replica, and every replica must be able to
+// apply it, so it has to fit, alone, into a transport's frame (32 MiB) and a
+// partition log's (storage.MaxFramePayload). Larger ones are refused where they
+// are proposed, and not taken in from other nodes.
+const MaxProposalBytes = 24 << 20
 
 // checkSize refuses what is too large, for good.
 func checkSize(data []byte) error {
