@@ -30,7 +30,8 @@
 //	               frame before them that holds entries, a term or a vote
 //	             - while a change of term or vote is on its way to the disk
 //	               nothing leaves, vote requests least of all
-//	entries      are applied when they are committed and durable here
+//	entries      are applied when they are committed and durable here; they
+//	             count as applied once the state machine was told so
 //	proposals    end when their entry is applied, or as told below
 //
 // The second exception departs from how raft says asynchronous writes may be
@@ -47,7 +48,8 @@
 //
 //	placed       in the leader's log, at an index and a term
 //	refused      nothing happened: not the leader, overloaded, handing over;
-//	             Retry, or Refused for what can never be proposed
+//	             Retry, or Refused for what can never be proposed: no data, or
+//	             more than MaxProposalBytes
 //	lost         leadership ended first: Unknown. Only if another entry is
 //	             known to be committed in its place: Retry
 //	applied      it is entry (index, term) of the committed log
@@ -108,8 +110,9 @@
 //	                           old term again, since its vote is durable first
 //	High watermark monotone    corrected: per node. A new leader may know less than
 //	                           the last one until it commits in its term, and a
-//	                           restarted replica less than before; both show
-//	                           nothing until then (Status.Readable)
+//	                           restarted replica less than before, until a leader
+//	                           vouched for it and it applied again what it had;
+//	                           both show nothing until then (Status.Readable)
 //	Observer logs are prefixes corrected: up to their own commit index; they too hold
 //	of the committed log       entries that are not committed
 //	acks                       an answer means a durable quorum; there is no in-sync
