@@ -188,8 +188,11 @@ func (m *Manager) replica(a address) *replica {
 	return m.mu.replicas[a]
 }
 
-// failure returns why a replica cannot be opened, or nil.
+// failure returns why a replica cannot be opened, or has failed, or nil.
 func (m *Manager) failure(a address) error {
+	if r := m.replica(a); r != nil {
+		return r.failed()
+	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.mu.failures[a]
@@ -208,7 +211,7 @@ type PartitionStatus struct {
 	Readable      bool
 	Start         storage.Offset
 	HighWatermark storage.Offset // the first offset that may not be read yet, if Readable
-	Err           error          // why the replica is not open
+	Err           error          // why the replica is not open, or takes no part any more
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -231,6 +234,7 @@ func (m *Manager) Status() []PartitionStatus {
 			s.Start = r.group.Log().StartOffset()
 			hw, err := r.part.HighWatermark()
 			s.HighWatermark, s.Readable = hw, err == nil
+			s.Err = r.failed()
 		} else {
 			s.Err = m.failure(at)
 		}

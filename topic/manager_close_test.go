@@ -112,8 +112,9 @@ func TestCallsThatWaitEndWithTheManager(t *testing.T) {
 		delete(calls, "open") // it may read what was shown here
 		errs := map[string]chan error{}
 		for name, call := range calls {
-			errs[name] = make(chan error, 1)
-			go func() { errs[name] <- call(t.Context()) }()
+			ended := make(chan error, 1)
+			go func() { ended <- call(t.Context()) }()
+			errs[name] = ended
 		}
 		pass(time.Second)
 		require.NoError(t, n.topics.Close())

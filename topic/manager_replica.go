@@ -57,11 +57,12 @@ type leadership struct {
 	role   raftlog.Role
 	term   storage.Term
 	leader storage.ReplicaID // 0: none is known
+	failed error             // why the replica takes no part any more
 }
 
 // noteStatus is called by the host's loop.
 func (r *replica) noteStatus(s raftlog.Status) {
-	r.lead.Store(&leadership{role: s.Role, term: s.Term, leader: s.Leader})
+	r.lead.Store(&leadership{role: s.Role, term: s.Term, leader: s.Leader, failed: s.Failed})
 	r.part.Wake()
 	r.changed.flash()
 }
@@ -76,6 +77,9 @@ func (r *replica) end() {
 
 // leads reports whether this replica takes records.
 func (r *replica) leads() bool { return r.lead.Load().role.IsLeader() }
+
+// failed returns why the replica takes no part any more, or nil.
+func (r *replica) failed() error { return r.lead.Load().failed }
 
 // leader returns where the leader is, 0 if that is not known, and its term.
 func (r *replica) leader() (storage.NodeID, storage.Term) {

@@ -110,8 +110,14 @@ func (l *lane) about(err error) error {
 	return &callError{fmt.Sprintf("records for %v", l.at()), err}
 }
 
-// errNoLeader: this node knows of no leader to send to.
-var errNoLeader = raftlog.Retry(errors.New("none is known"))
+// noLeader says that this node knows of no leader to send to, and of a replica
+// that could lead here why it does not.
+func (l *lane) noLeader() error {
+	if err := l.p.m.failure(l.address); err != nil {
+		return raftlog.Retry(fmt.Errorf("the replica on this node failed: %w", withoutOutcome{err}))
+	}
+	return raftlog.Retry(errors.New("none is known"))
+}
 
 // notTakenLocked is the error of a call whose records were not sent, or were
 // certainly not appended: end is why it ended, nil if it had waited for too
@@ -197,7 +203,7 @@ func (l *lane) pumpLocked(out []ending) []ending {
 			return out
 		}
 		if to.here == nil && to.node == 0 {
-			l.mu.last = errNoLeader
+			l.mu.last = l.noLeader()
 			l.recoverLocked()
 			return out
 		}
