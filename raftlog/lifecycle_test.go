@@ -443,3 +443,26 @@ func TestConfig(t *testing.T) {
 		require.Equal(t, field, wrong.Field)
 	}
 }
+
+// Calls that the end of the host overtakes may have returned when their answer
+// comes; the race detector sees whether they share it.
+func TestCallsBesideTheEnd(t *testing.T) {
+	for seed := range uint64(seeds(100, 30)) {
+		bubble(t, func(t *testing.T) {
+			c := startCluster(t, seed, 1, 3)
+			defer c.stopAll()
+			n := c.nodes[0]
+			var wg sync.WaitGroup
+			for i := range 12 {
+				wg.Go(func() {
+					_ = n.host.SetAside(context.Background(), replicaOf(raftlog.GroupID(1+i%3), 1))
+				})
+				wg.Go(func() {
+					_, _ = n.host.OpenGroup(c.options(n, raftlog.GroupID(10+i), &ledger{}))
+				})
+			}
+			_ = n.host.Close(context.Background())
+			wg.Wait()
+		})
+	}
+}

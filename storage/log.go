@@ -79,6 +79,9 @@ func (s *logSet) openLog(st ReplicaState) (*Log, error) {
 	l := &Log{logs: s, group: st.Group, replica: st.Replica, rel: st.Dir, dir: dir}
 	s.topics.RLock()
 	defer s.topics.RUnlock()
+	// Once it is registered a checkpoint may sync it: not before it is made.
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
 	if err := s.register(l); err != nil {
 		return nil, err
 	}
