@@ -61,6 +61,8 @@ type (
 	OutOfRangeError = topic.OutOfRangeError
 	// FencedError: a newer producer has this one's name.
 	FencedError = topic.FencedError
+	// NoPartitionError: the topic has no such partition.
+	NoPartitionError = topic.NoPartitionError
 	// NoLeaderError: a partition had no leader for as long as a call waited.
 	NoLeaderError = topic.NoLeaderError
 	// PartialError: some records of a call were appended and some were not.
