@@ -46,6 +46,9 @@ type conn struct {
 	peer   atomic.Pointer[Peer]
 	said   *self // the identity last written; the writer's
 	header [frameHeaderSize]byte
+	// unsent are the calls that left the queue and were not begun to be written
+	// when writing broke; whoever ran send settles them.
+	unsent []*call
 
 	closing sync.Once
 
@@ -186,11 +189,23 @@ func (c *conn) send() error {
 		err := w.writeAll(items)
 		c.out.release(items)
 		c.countWritten(items, err)
-		clear(items)
 		if err != nil {
+			c.unsent = callsWaiting(items)
 			return err
 		}
+		clear(items)
 	}
+}
+
+// callsWaiting are the calls of items of which no byte can have been written.
+func callsWaiting(items []item) []*call {
+	var calls []*call
+	for i := range items {
+		if c := items[i].call; c != nil && c.state.Load() == callWaiting {
+			calls = append(calls, c)
+		}
+	}
+	return calls
 }
 
 func (c *conn) countWritten(items []item, err error) {

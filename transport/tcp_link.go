@@ -129,10 +129,15 @@ func (l *link) lose(err error) {
 		case it.kind == frameMessage:
 			l.t.stats.classes[l.lane].dropped.add(1, len(it.body))
 		case it.call != nil:
-			if c := l.finish(it.call.id); c != nil {
-				c.settle(nil, ErrUnreachable, err)
-			}
+			l.abandon(it.call, err)
 		}
+	}
+}
+
+// abandon settles a call that was not sent and will not be.
+func (l *link) abandon(c *call, err error) {
+	if l.finish(c.id) != nil {
+		c.settle(nil, ErrUnreachable, err)
 	}
 }
 
@@ -206,7 +211,11 @@ func (l *link) connection(c *conn) {
 	reader.Go(func() { c.close(c.receive(l.t.answerLimit(), l.take)) })
 	c.close(c.send())
 	reader.Wait()
-	l.interrupt(context.Cause(c.ctx))
+	why := context.Cause(c.ctx)
+	l.interrupt(why)
+	for _, call := range c.unsent {
+		l.abandon(call, why)
+	}
 	if clk.Now().Sub(began) >= l.t.cfg.PeerTimeout {
 		l.failures = 0
 	}
