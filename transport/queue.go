@@ -1,6 +1,9 @@
 package transport
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // item is one frame that waits to be written.
 type item struct {
@@ -24,7 +27,7 @@ type sendQueue struct {
 
 	mu     sync.Mutex
 	filled sync.Cond // the writer waits
-	room   sync.Cond // put waits
+	room   sync.Cond // reserve waits
 	items  []item
 	head   int
 	cost   int
@@ -45,6 +48,11 @@ func (q *sendQueue) fitsLocked(it *item) bool {
 
 func (q *sendQueue) addLocked(it item) {
 	q.cost += it.cost()
+	q.appendLocked(it)
+}
+
+// appendLocked adds an item whose cost is counted already.
+func (q *sendQueue) appendLocked(it item) {
 	if len(q.items) == cap(q.items) && q.head > len(q.items)/2 {
 		// Under steady load the queue never empties: reuse what was taken.
 		n := copy(q.items, q.items[q.head:])
@@ -71,18 +79,47 @@ func (q *sendQueue) offer(it item) (ok, start bool) {
 	return true, start
 }
 
-// put waits for room; false if the queue was closed.
-func (q *sendQueue) put(it item) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for !q.closed && !q.fitsLocked(&it) {
-		q.room.Wait()
-	}
-	if q.closed {
+// put waits for room; false if ctx ended or the queue was closed.
+func (q *sendQueue) put(ctx context.Context, it item) bool {
+	if !q.reserve(ctx, &it) {
 		return false
 	}
-	q.addLocked(it)
+	q.fill(it)
 	return true
+}
+
+// reserve waits for room and takes it for an item that fill adds later; false
+// if ctx ended or the queue was closed.
+func (q *sendQueue) reserve(ctx context.Context, it *item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed && !q.fitsLocked(it) {
+		defer context.AfterFunc(ctx, q.wake)()
+	}
+	for !q.closed && ctx.Err() == nil && !q.fitsLocked(it) {
+		q.room.Wait()
+	}
+	if q.closed || ctx.Err() != nil {
+		return false
+	}
+	q.cost += it.cost()
+	return true
+}
+
+// wake makes reserve look at its context again.
+func (q *sendQueue) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.room.Broadcast()
+}
+
+// fill adds the item that room was reserved for.
+func (q *sendQueue) fill(it item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.appendLocked(it)
+	}
 }
 
 // force adds a small item whatever waits: answers that must not block.

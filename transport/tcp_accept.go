@@ -216,7 +216,9 @@ func (t *TCP) serve(c *conn) {
 	writer.Wait()
 }
 
-// runningCalls are the calls of one connection that its handlers execute.
+// runningCalls are the calls of one connection that its handlers execute, or
+// whose answers wait for room in the queue: what they hold is bounded by
+// MaxCalls, what the queue holds by its budget.
 type runningCalls struct {
 	mu     sync.Mutex
 	cancel map[uint64]context.CancelFunc
@@ -236,7 +238,7 @@ func (t *TCP) serveCalls(c *conn, h guarded) {
 			return err
 		case frameCancel:
 			id, _, err := decodeID(payload)
-			running.end(id)
+			running.interrupt(id)
 			return err
 		}
 		return unexpected(kind, c.lane)
@@ -256,14 +258,23 @@ func (r *runningCalls) begin(ctx context.Context, req request, limit int) (conte
 	return ctx, true
 }
 
+// interrupt tells a call that nobody waits for it. It runs until its handler
+// returns.
+func (r *runningCalls) interrupt(id uint64) {
+	r.mu.Lock()
+	cancel := r.cancel[id]
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
 func (r *runningCalls) end(id uint64) {
 	r.mu.Lock()
 	cancel := r.cancel[id]
 	delete(r.cancel, id)
 	r.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
+	cancel()
 }
 
 func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
@@ -277,7 +288,6 @@ func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
 	running.wg.Go(func() {
 		t.stats.callsServed.Add(1)
 		resp, err := h.call(ctx, peer, req.method, req.body)
-		running.end(req.id)
 		if err == nil {
 			err = checkAnswer(resp, t.cfg.MaxFrame)
 		}
@@ -285,6 +295,13 @@ func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
 		if err != nil {
 			it = item{kind: frameFailure, prefix: appendOutcome(it.prefix, outcomeOf(err))}
 		}
-		c.out.put(it) // false: the caller learns it from the connection's end
+		// Nobody waits any more for an answer that gets no room in time. The
+		// call ends before its answer leaves, else the caller's next one could
+		// be refused because of this one.
+		room := c.out.reserve(ctx, &it)
+		running.end(req.id)
+		if room {
+			c.out.fill(it)
+		}
 	})
 }

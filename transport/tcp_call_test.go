@@ -6,8 +6,10 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,5 +82,113 @@ func TestTCPBrokenBatchSettlesItsCalls(t *testing.T) {
 		}
 		require.NotEmpty(t, executed, "what the first write took")
 		require.Greater(t, unreachable, count/2)
+	})
+}
+
+// deaf is a connection whose reader can stop listening; it counts what it hears.
+type deaf struct {
+	net.Conn
+	resume atomic.Pointer[chan struct{}] // closed: it listens again
+	heard  atomic.Int64
+}
+
+func (d *deaf) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	d.heard.Add(int64(n))
+	if resume := d.resume.Load(); resume != nil {
+		<-*resume
+	}
+	return n, err
+}
+
+// Answers that a caller does not take hold their calls' places, until the
+// calls' contexts end; then they are dropped.
+func TestTCPUntakenAnswersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, maxCalls = 1 << 20, 4
+		p := newPipes()
+		var line *deaf
+		p.wrap = func(c net.Conn) net.Conn {
+			line = &deaf{Conn: c}
+			return line
+		}
+		a := p.tcp(t, "a:1")
+		b := p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.MaxCalls, c.QueueBytes.Answers = maxCalls, size })
+		var made atomic.Int64
+		start(t, a, "a", &host{})
+		start(t, b, "b", &host{call: func(_ context.Context, _ transport.Peer, method string, _ []byte) ([]byte, error) {
+			if method == "greet" {
+				return nil, nil
+			}
+			made.Add(1)
+			return make([]byte, size), nil
+		}})
+		_, err := a.Call(context.Background(), "b:1", "greet", nil)
+		require.NoError(t, err)
+
+		resume := make(chan struct{})
+		line.resume.Store(&resume)
+		var calls sync.WaitGroup
+		defer calls.Wait()
+		listen := sync.OnceFunc(func() { close(resume) })
+		defer listen()
+		call := func() (giveUp func()) {
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			calls.Go(func() {
+				defer cancel()
+				_, _ = a.Call(ctx, "b:1", "m", nil) // the deaf side learns nothing
+			})
+			synctest.Wait()
+			return cancel
+		}
+		cancels := make([]func(), 0, 50)
+		for range cap(cancels) {
+			cancels = append(cancels, call())
+		}
+		require.EqualValues(t, 1+maxCalls, made.Load(), "one in the queue, the others wait for room")
+
+		cancels[2]()
+		synctest.Wait()
+		call()
+		call()
+		require.EqualValues(t, 1+maxCalls+1, made.Load(), "a cancelled call gives its place back")
+
+		pass(3 * time.Second)
+		call()
+		require.EqualValues(t, 1+maxCalls+2, made.Load(), "so does one whose deadline passed")
+
+		heard := line.heard.Load()
+		listen()
+		_, err = a.Call(context.Background(), "b:1", "greet", nil)
+		require.NoError(t, err)
+		require.Less(t, line.heard.Load()-heard, int64(3*size), "the answers of calls that ended are dropped")
+	})
+}
+
+// A call counts until its handler returned, whatever its caller does.
+func TestTCPCancelledCallCountsWhileItRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		a, b := p.tcp(t, "a:1"), p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.MaxCalls = 1 })
+		release := make(chan struct{})
+		start(t, a, "a", &host{})
+		start(t, b, "b", &host{call: func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			<-release // it does not hurry
+			return nil, nil
+		}})
+		for _, want := range []error{transport.ErrInterrupted, transport.ErrUnreachable} {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := a.Call(ctx, "b:1", "m", nil)
+			cancel()
+			require.ErrorIs(t, err, want)
+			synctest.Wait()
+		}
+		close(release)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := a.Call(ctx, "b:1", "m", nil)
+		require.ErrorIs(t, err, transport.ErrInterrupted, "executed again")
 	})
 }

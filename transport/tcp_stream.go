@@ -126,7 +126,7 @@ func (s *tcpStream) Write(b []byte) (int, error) {
 			return written, nil
 		}
 		piece := append([]byte(nil), b[written:min(len(b), written+maxData)]...)
-		if !s.c.out.put(item{kind: frameData, body: piece}) {
+		if !s.c.out.put(s.c.ctx, item{kind: frameData, body: piece}) {
 			return written, s.broken()
 		}
 		written += len(piece)
