@@ -40,12 +40,13 @@ func (r Readiness) String() string {
 
 // Readiness says whether the node can serve now. It is cheap.
 func (n *Node) Readiness() Readiness {
-	r, _ := n.readiness()
+	r, _, _ := n.readiness()
 	return r
 }
 
-// readiness also returns a channel that is closed when it may have changed.
-func (n *Node) readiness() (Readiness, <-chan struct{}) {
+// readiness also returns channels of which one is closed when it may have
+// changed. A nil one is never closed.
+func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	n.mu.Lock()
 	closed, failed, changed := n.mu.closed, n.mu.failed, n.mu.changed
 	n.mu.Unlock()
@@ -53,25 +54,25 @@ func (n *Node) readiness() (Readiness, <-chan struct{}) {
 	var notListed *NotListedError
 	switch {
 	case closed:
-		return Readiness{Closed, "the node was closed"}, changed
+		return Readiness{Closed, "the node was closed"}, changed, nil
 	case errors.As(failed, &notListed):
-		return Readiness{NotListed, failed.Error()}, changed
+		return Readiness{NotListed, failed.Error()}, changed, nil
 	case failed != nil:
-		return Readiness{Failed, failed.Error()}, changed
+		return Readiness{Failed, failed.Error()}, changed, nil
 	case p == nil:
-		return Readiness{WaitingForMembers, n.genesis.Waiting()}, changed
+		return Readiness{WaitingForMembers, n.genesis.Waiting()}, changed, nil
 	}
+	leader, leaderChanged := p.meta.Leader() // before the failure, which wakes who waits for a leader
 	if err := p.failure(); err != nil {
-		return Readiness{Failed, err.Error()}, changed
+		return Readiness{Failed, err.Error()}, leaderChanged, nil
 	}
-	leader, leaderChanged := p.meta.Leader()
 	switch {
 	case leader == 0:
-		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged
+		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged, nil
 	case !p.meta.AppliedCaughtUp():
-		return Readiness{CatchingUp, p.meta.CatchingUp()}, p.meta.CaughtUp()
+		return Readiness{CatchingUp, p.meta.CatchingUp()}, leaderChanged, p.meta.CaughtUp()
 	}
-	return Readiness{Code: Ready}, leaderChanged
+	return Readiness{Code: Ready}, leaderChanged, nil
 }
 
 // WaitReady returns when the node can serve. It returns at once with an error
@@ -79,7 +80,7 @@ func (n *Node) readiness() (Readiness, <-chan struct{}) {
 // ends first, the error is Retry, says what was missing and matches ctx.Err().
 func (n *Node) WaitReady(ctx context.Context) error {
 	for {
-		r, changed := n.readiness()
+		r, changed, caughtUp := n.readiness()
 		switch r.Code {
 		case Ready:
 			return nil
@@ -90,6 +91,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
+		case <-caughtUp:
 		case <-n.life.Done():
 		case <-ctx.Done():
 			return raftlog.Retry(fmt.Errorf("%w: %v: %w", ErrNotReady, n.Readiness(), ctx.Err()))

@@ -57,11 +57,14 @@
 //
 //	gate           Open        asks until this node has caught up    ends when it has, or by Close
 //	in Pebble      each call   is the only one to touch Pebble       with the call
+//	watchDatabase  Open        says when the database fails          ends when it has, or by Close
 //	of Pebble      Open        flushes, compactions                  Close
 //
 // The database may fail: a write did not reach the disk, or what is read is
-// damaged. Then the store stops (Failed), its raft group fails, reads from
-// memory go on, and nothing else of the process is concerned. What Pebble was
+// damaged. Then the store stops (Failed) and its raft group fails, as the group
+// may also do by itself. A store that stopped does not know what it misses: it
+// sees no leader, and answers ErrUnavailable. Nothing else of the process is
+// concerned. What Pebble was
 // doing is left where it was: its goroutines, open files and directory lock stay
 // until the process ends. This is the one case in which Close gives nothing
 // back; Pebble cannot be used, nor closed, after such an error.

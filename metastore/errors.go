@@ -21,9 +21,10 @@ var (
 	// ErrMemberNotFound: no member has this node id and nonce. Refused.
 	ErrMemberNotFound = raftlog.Refused(errors.New("metastore: no such member"))
 	// ErrUnavailable: this node cannot answer yet, because it has not caught
-	// up or sees no leader. It means neither "not found" nor "not yours".
-	// Retry.
-	ErrUnavailable = raftlog.Retry(errors.New("metastore: not available yet"))
+	// up or sees no leader, or cannot answer any more, because its metadata
+	// failed (the text says which). It means neither "not found" nor "not
+	// yours". Retry, here or at another node.
+	ErrUnavailable = raftlog.Retry(errors.New("metastore: not available"))
 	// ErrClosed: the store was closed. Retry (elsewhere), or Unknown for a
 	// change that was under way.
 	// It matches raftlog.ErrClosed.

@@ -214,6 +214,7 @@ type fakeNode struct {
 	hold    bool          // applies nothing
 	early   bool          // a read is answered before its index is applied
 	role    raftlog.Role  // 0: what the cluster says
+	failed  error         // why the group takes no part any more
 	lose    int           // proposals to lose: unknown outcome
 	drop    int           // proposals to refuse: overloaded
 	moved   chan struct{} // closed when applied moves
@@ -342,6 +343,12 @@ func (n *fakeNode) set(f func(*fakeNode)) {
 	n.catchUp()
 }
 
+// failGroup takes the replica out of its group.
+func (n *fakeNode) failGroup(err error) {
+	n.set(func(n *fakeNode) { n.failed, n.hold = err, true })
+	n.options.OnStatus(n.Status())
+}
+
 func (n *fakeNode) Status() raftlog.Status {
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
@@ -357,6 +364,9 @@ func (n *fakeNode) Status() raftlog.Status {
 	}
 	if n.role != 0 {
 		s.Role = n.role
+	}
+	if n.failed != nil {
+		s.Failed, s.Role = n.failed, raftlog.RoleResigned
 	}
 	return s
 }

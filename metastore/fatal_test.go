@@ -45,7 +45,7 @@ func TestFatalChild(t *testing.T) {
 	fs := simfs.New(1)
 	n := c.start(1, fs)
 	c.elect(1)
-	topic, err := n.store.CreateTopic(t.Context(), TopicSpec{Name: "orders"})
+	_, err := n.store.CreateTopic(t.Context(), TopicSpec{Name: "orders"})
 	require.NoError(t, err)
 
 	var broken atomic.Bool
@@ -67,6 +67,8 @@ func TestFatalChild(t *testing.T) {
 	if fault == "corruption" {
 		n, fs = reopenDamaged(t, c, n, fs)
 	}
+	leader, stopped := n.store.Leader()
+	require.NotZero(t, leader)
 	broken.Store(true)
 	m := n.store.machine
 	big := strings.Repeat("x", maxSettingValue)
@@ -86,9 +88,11 @@ func TestFatalChild(t *testing.T) {
 	requireOneOutcome(t, raftlog.OutcomeRetry, n.store.Barrier(canceled(t)))
 	_, err = n.store.TopicByIncarnation(inc(1))
 	requireOneOutcome(t, raftlog.OutcomeRetry, err)
-	got, err := n.store.Topic("orders")
-	require.NoError(t, err, "what was read before is answered still")
-	require.Equal(t, topic, got)
+	_, err = n.store.Topic("orders")
+	require.ErrorIs(t, err, ErrUnavailable, "it may have been deleted meanwhile")
+	<-stopped
+	leader, _ = n.store.Leader()
+	require.Zero(t, leader)
 	require.ErrorIs(t, n.store.Close(), n.store.Failed())
 	require.ErrorIs(t, n.store.Close(), n.store.Failed())
 	delete(c.nodes, 1)

@@ -103,6 +103,9 @@ func (s *Store) propose(ctx context.Context, c command) (any, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	if s.Failed() != nil {
+		return nil, s.unavailable()
+	}
 	data := encodeCommand(c)
 	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.ProposeTimeout)
 	defer cancel()
@@ -172,7 +175,7 @@ func (s *Store) pause(ctx context.Context, leaderChanged <-chan struct{}) error 
 	case <-timer.C():
 	case <-ctx.Done():
 	case <-s.life.Done():
-	case <-s.machine.db.failed:
+	case <-s.failed:
 	}
 	return errors.Join(ctx.Err(), s.life.Err(), s.Failed())
 }

@@ -342,6 +342,43 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	})
 }
 
+// Property: I11 (red: Failed of the database alone; open: the replicas of the partitions)
+func TestAStoreWhoseGroupFailedAnswersNothingOld(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
+		n := c.nodes[3]
+		_, err := n.store.CreateTopic(t.Context(), TopicSpec{Name: "orders"})
+		require.NoError(t, err)
+		leader, changed := n.store.Leader()
+		require.Equal(t, raftlog.NodeID(1), leader)
+		waited := make(chan error)
+		go func() { waited <- n.store.waitApplied(t.Context(), 1000) }()
+		synctest.Wait()
+		start := clock.System().Now()
+		cause := &raftlog.GroupFailedError{Group: 1, Cause: io.ErrShortWrite}
+		n.failGroup(cause)
+
+		require.ErrorIs(t, n.store.Failed(), cause)
+		<-changed
+		leader, _ = n.store.Leader()
+		require.Zero(t, leader, "it cannot be heard any more")
+		require.ErrorIs(t, <-waited, ErrUnavailable)
+		for what, f := range map[string]func() error{
+			"Topic":              func() error { _, err := n.store.Topic("orders"); return err },
+			"FindTopic":          func() error { _, err := n.store.FindTopic(t.Context(), "orders"); return err },
+			"TopicByIncarnation": func() error { _, err := n.store.TopicByIncarnation(inc(1)); return err },
+			"ListAssignments":    func() error { _, err := n.store.ListAssignments(3); return err },
+			"GetAssignment":      func() error { _, err := n.store.GetAssignment("orders", 0); return err },
+			"Touch":              func() error { return n.store.Touch(t.Context()) },
+		} {
+			err := f()
+			require.ErrorIs(t, err, ErrUnavailable, what)
+			require.ErrorContains(t, err, io.ErrShortWrite.Error(), what)
+			requireOneOutcome(t, raftlog.OutcomeRetry, err)
+		}
+		require.Zero(t, clock.System().Now().Sub(start), "nothing waits")
+	})
+}
+
 // catchUpError is the error of the group that applies one more entry.
 func (n *fakeNode) catchUpError() error {
 	n.cluster.append(noop{})

@@ -19,8 +19,11 @@ import (
 
 // Topic returns the topic that has exactly this name, as this node knows it
 // (stale). ErrTopicNotFound, or ErrUnavailable while this node has not caught
-// up and so does not know what it misses.
+// up and so does not know what it misses, and once its metadata failed.
 func (s *Store) Topic(name string) (Topic, error) {
+	if s.Failed() != nil {
+		return Topic{}, s.unavailable()
+	}
 	if t := s.lookup(name); t != nil {
 		return *t, nil
 	}
@@ -29,8 +32,12 @@ func (s *Store) Topic(name string) (Topic, error) {
 
 // FindTopic returns the topic that has the name. It answers ErrTopicNotFound
 // only after a linearizable read; a topic that it returns may have been deleted
-// elsewhere, which the partitions' own logs decide.
+// elsewhere, which the partitions' own logs decide. ErrUnavailable once this
+// node's metadata failed.
 func (s *Store) FindTopic(ctx context.Context, name string) (Topic, error) {
+	if s.Failed() != nil {
+		return Topic{}, s.unavailable()
+	}
 	if t := s.lookup(name); t != nil && s.AppliedCaughtUp() {
 		return *t, nil
 	}
@@ -59,6 +66,9 @@ func (s *Store) Topics() []Topic {
 // Topic. What is not found may still be created: this is no proof that it is
 // dead.
 func (s *Store) TopicByIncarnation(i raftlog.Incarnation) (Topic, error) {
+	if s.Failed() != nil {
+		return Topic{}, s.unavailable()
+	}
 	var t *Topic
 	s.machine.read(func(c *catalog) { t = c.topics[i] })
 	if t != nil {
@@ -95,7 +105,11 @@ func (s *Store) absent(name string) error {
 	return named(ErrTopicNotFound, name)
 }
 
+// unavailable says why this node cannot answer.
 func (s *Store) unavailable() error {
+	if err := s.Failed(); err != nil {
+		return fmt.Errorf("%w: this node's metadata failed: %v", ErrUnavailable, err)
+	}
 	return fmt.Errorf("%w: %s", ErrUnavailable, s.gate.missing())
 }
 
@@ -121,9 +135,10 @@ func (s *Store) Setting(key string) (value string, ok bool, err error) {
 
 // ListAssignments returns what node has to hold, by topic name and partition,
 // topics that are being deleted included. ErrUnavailable until this node has
-// caught up once: an old list must not open, close or create anything.
+// caught up once, and once its metadata failed: an old list must not open,
+// close or create anything.
 func (s *Store) ListAssignments(node raftlog.NodeID) ([]NodeAssignment, error) {
-	if !s.AppliedCaughtUp() {
+	if !s.AppliedCaughtUp() || s.Failed() != nil {
 		return nil, s.unavailable()
 	}
 	var all []NodeAssignment
@@ -132,10 +147,10 @@ func (s *Store) ListAssignments(node raftlog.NodeID) ([]NodeAssignment, error) {
 }
 
 // GetAssignment returns one partition of the topic that has the name.
-// ErrUnavailable until this node has caught up once; then errors as of Topic,
-// and ErrTopicNotFound for a partition that the topic does not have.
+// ErrUnavailable until this node has caught up once, and once its metadata
+// failed; else errors as of Topic, and ErrTopicNotFound for a partition that the topic does not have.
 func (s *Store) GetAssignment(topic string, partition uint32) (NodeAssignment, error) {
-	if !s.AppliedCaughtUp() {
+	if !s.AppliedCaughtUp() || s.Failed() != nil {
 		return NodeAssignment{}, s.unavailable()
 	}
 	t := s.lookup(topic)
@@ -204,8 +219,8 @@ func (s *Store) waitApplied(ctx context.Context, index raftlog.Index) error {
 			return raftlog.Retry(context.Cause(ctx))
 		case <-s.life.Done():
 			return raftlog.Retry(ErrClosed)
-		case <-s.machine.db.failed:
-			return raftlog.Retry(s.Failed())
+		case <-s.failed:
+			return s.unavailable()
 		}
 	}
 }

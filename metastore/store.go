@@ -20,12 +20,14 @@ type Store struct {
 
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when the store is closed
-	running sync.WaitGroup  // the gate's goroutine
+	running sync.WaitGroup  // the gate's goroutine, and the one that watches the database
+	failed  chan struct{}   // closed when this replica stops for good
 
 	mu struct {
 		sync.Mutex
 		last   raftlog.Index // of this store's own last successful change
-		leader chan struct{} // closed and replaced when the leader may have changed
+		leader chan struct{} // closed and replaced when the leader may have changed, or none will be seen any more
+		err    error         // why failed is closed
 	}
 }
 
@@ -75,7 +77,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	if err := m.seed(config.Genesis); err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, machine: m}
+	s := &Store{config: config, machine: m, failed: make(chan struct{})}
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	s.mu.leader = make(chan struct{})
 	kick := make(chan struct{}, 1)
@@ -86,7 +88,10 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 		Peers:   map[raftlog.ReplicaID]raftlog.NodeID{},
 		Machine: m,
 		State:   &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
-		OnStatus: func(raftlog.Status) {
+		OnStatus: func(st raftlog.Status) {
+			if st.Failed != nil {
+				s.fail(st.Failed)
+			}
 			select {
 			case kick <- struct{}{}:
 			default:
@@ -110,6 +115,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	}
 	s.gate = newGate(s.group, m, config)
 	s.running.Go(func() { s.gate.run(s.life, kick) })
+	s.running.Go(s.watchDatabase)
 	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("node", config.Node))
 	return s, nil
 }
@@ -124,9 +130,40 @@ func (s *Store) Close() error {
 	return s.machine.db.close()
 }
 
-// Failed returns why this node's metadata stopped, nil while it has not. It
-// then answers from what it had last applied, and applies nothing more.
-func (s *Store) Failed() error { return s.machine.failure() }
+// Failed returns why this node's metadata stopped, nil while it has not: its
+// database, or its replica of the group. It then applies nothing more, and as
+// it cannot know what it misses it answers ErrUnavailable to whoever asks for a
+// topic or an assignment; only the stale lists are left. Whoever waits for a
+// leader is woken, and sees none.
+func (s *Store) Failed() error {
+	if err := s.machine.failure(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.err
+}
+
+// fail notes that this replica stopped, and ends what waits for it.
+func (s *Store) fail(err error) {
+	s.mu.Lock()
+	if s.mu.err == nil {
+		s.mu.err = err
+		close(s.failed)
+	}
+	s.mu.Unlock()
+	s.leaderMayHaveChanged()
+}
+
+// watchDatabase: a database that fails in the background tells nobody, and the
+// group fails only with the next entry, which may be long in coming.
+func (s *Store) watchDatabase() {
+	select {
+	case <-s.machine.db.failed:
+		s.fail(s.machine.db.failure())
+	case <-s.life.Done():
+	}
+}
 
 // leaderMayHaveChanged wakes who waits for a leader.
 func (s *Store) leaderMayHaveChanged() {
