@@ -3,6 +3,7 @@ package topic
 import (
 	"time"
 
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/storage"
 )
 
@@ -63,3 +64,9 @@ func Decompress(codec Codec, scratch, src []byte, size int) ([]byte, error) {
 
 // UncheckedBatch is a view of at least a header's bytes.
 func UncheckedBatch(data []byte) Batch { return Batch{data} }
+
+// See is the end of a look-up that found a topic some time ago.
+func (p *Producer) See(t metastore.Topic) bool {
+	_, ok := p.see(t)
+	return ok
+}

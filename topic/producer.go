@@ -94,7 +94,8 @@ type Producer struct {
 	mu struct {
 		sync.Mutex
 		views    map[string]*topicView
-		lanes    map[*lane]bool
+		lanes    map[address]*lane    // that have not ended
+		spent    map[address]identity // of lanes that have ended
 		identity identity
 		asking   []*lane // for an identity
 		failed   error   // a newer producer of the name was met
@@ -113,7 +114,7 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 	p := &Producer{m: m, cfg: cfg}
 	p.room.max = cfg.MaxBufferedBytes
 	p.life, p.stop = context.WithCancel(context.Background())
-	p.mu.views, p.mu.lanes = map[string]*topicView{}, map[*lane]bool{}
+	p.mu.views, p.mu.lanes, p.mu.spent = map[string]*topicView{}, map[address]*lane{}, map[address]identity{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.closed {
@@ -433,7 +434,7 @@ func (p *Producer) allLanes() []*lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	lanes := make([]*lane, 0, len(p.mu.lanes))
-	for l := range p.mu.lanes {
+	for _, l := range p.mu.lanes {
 		lanes = append(lanes, l)
 	}
 	return lanes

@@ -433,7 +433,6 @@ func (l *lane) fail(err error) {
 func (l *lane) endLocked(out []ending, err error) []ending {
 	err = l.about(err)
 	l.mu.ended = err
-	l.over.Store(true)
 	for _, b := range l.mu.flight {
 		e := err
 		if b.unknown = b.unknown || b.flying; !b.unknown {
@@ -449,13 +448,20 @@ func (l *lane) endLocked(out []ending, err error) []ending {
 	}
 	l.mu.flight, l.mu.queue = nil, nil
 	l.waiting.Store(0)
-	l.p.drop(l)
+	l.dropLocked()
 	return out
 }
 
-// drop forgets a lane that has ended.
-func (p *Producer) drop(l *lane) {
+// dropLocked forgets a lane that has ended, but not who numbered its batches:
+// see Producer.lane.
+func (l *lane) dropLocked() {
+	p := l.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.mu.lanes, l)
+	l.over.Store(true)
+	delete(p.mu.lanes, l.address)
+	if spent := l.mu.identity; spent.id != 0 {
+		spent.used = true
+		p.mu.spent[l.address] = spent
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 // topicView is what a producer knows of a topic: as the metadata here said,
@@ -54,35 +55,42 @@ func (p *Producer) lookUp(ctx context.Context, name string, v *topicView) (*topi
 			return nil, err
 		}
 	}
-	_, stale := p.m.cfg.Meta.Watch()
-	t, err := p.m.active(ctx, name)
-	if err != nil {
-		if errors.Is(err, metastore.ErrTopicNotFound) || errors.Is(err, metastore.ErrTopicDeleting) {
-			p.forget(name, v)
+	for {
+		t, err := p.m.active(ctx, name)
+		if err != nil {
+			if errors.Is(err, metastore.ErrTopicNotFound) || errors.Is(err, metastore.ErrTopicDeleting) {
+				p.forget(name, v)
+			}
+			return nil, err
 		}
-		return nil, err
+		if now, ok := p.see(t); ok {
+			return now, nil
+		}
 	}
-	return p.see(t, stale), nil
 }
 
-// see remembers a topic.
-func (p *Producer) see(t metastore.Topic, stale <-chan struct{}) *topicView {
-	v := &topicView{topic: t, stale: stale, current: new(atomic.Uint32), lanes: make([]atomic.Pointer[lane], len(t.Partitions))}
+// see remembers a topic, unless what was found is not what the metadata here
+// say by now: views of a name follow each other as the lives of the topic do,
+// however long the goroutine that found one of them was held up.
+func (p *Producer) see(found metastore.Topic) (*topicView, bool) {
 	p.mu.Lock()
+	_, stale := p.m.cfg.Meta.Watch()
+	t, err := p.m.cfg.Meta.Topic(found.Name)
+	if err != nil || t.Incarnation != found.Incarnation || t.State != metastore.TopicActive {
+		p.mu.Unlock()
+		return nil, false
+	}
+	v := &topicView{topic: t, stale: stale, current: new(atomic.Uint32), lanes: make([]atomic.Pointer[lane], len(t.Partitions))}
 	old := p.mu.views[t.Name]
 	if old != nil && old.topic.Incarnation == t.Incarnation {
-		v.current = old.current
-		for i := range min(len(v.lanes), len(old.lanes)) {
-			v.lanes[i].Store(old.lanes[i].Load())
-		}
-		old = nil
+		v.current, old = old.current, nil
 	}
 	p.mu.views[t.Name] = v
 	p.mu.Unlock()
 	if old != nil {
-		old.end()
+		p.end(func(i storage.Incarnation) bool { return i == old.topic.Incarnation })
 	}
-	return v
+	return v, true
 }
 
 // forget drops a topic that is not there any more.
@@ -95,13 +103,13 @@ func (p *Producer) forget(name string, v *topicView) {
 		delete(p.mu.views, name)
 	}
 	p.mu.Unlock()
-	v.end()
+	p.end(func(i storage.Incarnation) bool { return i == v.topic.Incarnation })
 }
 
-// end ends what waits for a life of a topic that is over.
-func (v *topicView) end() {
-	for i := range v.lanes {
-		if l := v.lanes[i].Load(); l != nil {
+// end ends what waits for lives of topics that are over.
+func (p *Producer) end(over func(storage.Incarnation) bool) {
+	for _, l := range p.allLanes() {
+		if over(l.incarnation) {
 			l.fail(ErrTopicDeleted)
 		}
 	}
@@ -138,31 +146,30 @@ func (m *Manager) caughtUp(ctx context.Context) error {
 	return raftlog.Retry(fmt.Errorf("%w: %s: %w", metastore.ErrUnavailable, m.cfg.Meta.CatchingUp(), err))
 }
 
-// lane returns the way to a partition.
+// lane returns the way to a partition: the same one for all views, until it
+// ends. The next one takes another identity than the one that numbered batches
+// there before, or its first ones would be taken for repetitions of those.
 func (p *Producer) lane(v *topicView, partition uint32) *lane {
-	at := &v.lanes[partition]
-	if l := at.Load(); l != nil && !l.over.Load() {
+	if l := v.lanes[partition].Load(); l != nil && !l.over.Load() {
 		return l
 	}
-	l := newLane(p, v, partition)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The newest view decides, so that one partition never has two lanes.
-	if now := p.mu.views[v.topic.Name]; now != nil && now.topic.Incarnation == v.topic.Incarnation {
-		at = &now.lanes[partition]
-	}
-	if known := at.Load(); known != nil && !known.over.Load() {
-		l = known
-	} else {
+	at := address{v.topic.Incarnation, partition}
+	l := p.mu.lanes[at]
+	if l == nil {
+		l = newLane(p, v, partition)
 		switch {
 		case p.mu.failed != nil:
 			l.mu.ended = p.mu.failed
 		case p.mu.closed:
 			l.mu.ended = l.about(ErrClosed)
+		case !p.m.alive(at.incarnation):
+			l.mu.ended = l.about(ErrTopicDeleted)
 		default:
-			p.mu.lanes[l] = true
+			l.mu.identity = p.mu.spent[at]
+			p.mu.lanes[at] = l
 		}
-		at.Store(l)
 	}
 	v.lanes[partition].Store(l)
 	return l
