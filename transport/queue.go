@@ -131,6 +131,22 @@ func (q *sendQueue) force(it item) {
 	}
 }
 
+// excess is how far refusals of calls may go over a budget: about ten thousand.
+const excess = 1 << 20
+
+// exceed adds a small item even over the budget; false if too much is over it.
+func (q *sendQueue) exceed(it item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.cost > q.budget+excess {
+		return false
+	}
+	if !q.closed {
+		q.addLocked(it)
+	}
+	return true
+}
+
 // ping makes the writer send a sign of life before all that waits.
 func (q *sendQueue) ping() {
 	q.mu.Lock()

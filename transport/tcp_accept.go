@@ -232,10 +232,10 @@ func (t *TCP) serveCalls(c *conn, h guarded) {
 		switch kind {
 		case frameRequest:
 			req, err := decodeRequest(payload)
-			if err == nil {
-				t.execute(c, h, running, req)
+			if err != nil {
+				return err
 			}
-			return err
+			return t.execute(c, h, running, req)
 		case frameCancel:
 			id, _, err := decodeID(payload)
 			running.interrupt(id)
@@ -277,12 +277,16 @@ func (r *runningCalls) end(id uint64) {
 	cancel()
 }
 
-func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
+// execute begins a call or refuses it. An error means that the peer does not
+// take even refusals.
+func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) error {
 	ctx, ok := running.begin(c.ctx, req, t.cfg.MaxCalls)
 	if !ok {
 		busy := outcome{verdict: verdictNotExecuted, message: "peer is busy"}
-		c.out.force(item{kind: frameFailure, prefix: appendOutcome(appendID(nil, req.id), busy)})
-		return
+		if !c.out.exceed(item{kind: frameFailure, prefix: appendOutcome(appendID(nil, req.id), busy)}) {
+			return errStuck
+		}
+		return nil
 	}
 	peer := *c.peer.Load()
 	running.wg.Go(func() {
@@ -304,4 +308,5 @@ func (t *TCP) execute(c *conn, h guarded, running *runningCalls, req request) {
 			c.out.fill(it)
 		}
 	})
+	return nil
 }

@@ -171,6 +171,8 @@ func TestTCPCancelledCallCountsWhileItRuns(t *testing.T) {
 		p := newPipes()
 		a, b := p.tcp(t, "a:1"), p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.MaxCalls = 1 })
 		release := make(chan struct{})
+		hurry := sync.OnceFunc(func() { close(release) })
+		defer hurry()
 		start(t, a, "a", &host{})
 		start(t, b, "b", &host{call: func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
 			<-ctx.Done()
@@ -184,11 +186,52 @@ func TestTCPCancelledCallCountsWhileItRuns(t *testing.T) {
 			require.ErrorIs(t, err, want)
 			synctest.Wait()
 		}
-		close(release)
+		hurry()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := a.Call(ctx, "b:1", "m", nil)
 		require.ErrorIs(t, err, transport.ErrInterrupted, "executed again")
+	})
+}
+
+// A caller that sends on and on, and takes not even refusals, is hung up on.
+func TestTCPUntakenRefusalsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		var line *deaf
+		p.wrap = func(c net.Conn) net.Conn {
+			line = &deaf{Conn: c}
+			return line
+		}
+		a := p.tcp(t, "a:1")
+		b := p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.MaxCalls, c.QueueBytes.Answers = 1, 1 })
+		start(t, a, "a", &host{})
+		start(t, b, "b", &host{call: func(ctx context.Context, _ transport.Peer, method string, _ []byte) ([]byte, error) {
+			if method != "greet" {
+				<-ctx.Done()
+			}
+			return nil, nil
+		}})
+		_, err := a.Call(context.Background(), "b:1", "greet", nil)
+		require.NoError(t, err)
+		resume := make(chan struct{})
+		line.resume.Store(&resume)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		var calls sync.WaitGroup
+		for range 15_000 {
+			calls.Go(func() { _, _ = a.Call(ctx, "b:1", "m", nil) })
+		}
+		synctest.Wait()
+		hungUp := false
+		select {
+		case <-p.dialed[0].closed: // its writer saw it
+			hungUp = true
+		default:
+		}
+		close(resume)
+		calls.Wait()
+		require.True(t, hungUp)
 	})
 }
