@@ -39,7 +39,7 @@ func TestProperties(t *testing.T) {
 		for _, line := range mentions.FindAllString(string(text), -1) {
 			m := carrier.FindStringSubmatch(line)
 			if m == nil {
-				t.Errorf("%s: %q: want \"// Property: A1, B2 (red: what was broken)\"", path, strings.TrimSpace(line))
+				t.Errorf("%s: %q: want \"// Property: ids (red: what was broken)\"", path, strings.TrimSpace(line))
 				continue
 			}
 			for _, id := range strings.Split(m[1], ",") {
