@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -220,7 +221,9 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	if p.meta, err = metastore.Open(ctx, metastore.Config{
 		Host: p.host, FS: n.cfg.FS, Dir: n.cfg.FS.PathJoin(metaDir, "db"),
 		Node: id.Node, Replica: replica, Genesis: genesis, Caller: n.net,
-		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout, Logger: n.log.Named("metastore"),
+		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout,
+		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),
+		Logger:         n.log.Named("metastore"),
 	}); err != nil {
 		return fail(err)
 	}

@@ -54,6 +54,10 @@ type Config struct {
 	// ProposeTimeout bounds a change, all retries together, beside the caller's
 	// own context: 100 ms to 10 min, default 10 s.
 	ProposeTimeout time.Duration
+	// AttemptTimeout is how long another node that leads is waited for before a
+	// change that may be made twice is sent again, to whoever leads then: 10 ms to
+	// 10 min, default 2 s. A new leader ends the wait, too.
+	AttemptTimeout time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -69,6 +73,7 @@ func (c Config) withDefaults() Config {
 	c.ContactTimeout = cmp.Or(c.ContactTimeout, 5*time.Second)
 	c.BarrierTimeout = cmp.Or(c.BarrierTimeout, 5*time.Second)
 	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 10*time.Second)
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 2*time.Second)
 	return c
 }
 
@@ -93,6 +98,7 @@ func (c Config) validate() error {
 		{"ContactTimeout", c.ContactTimeout, 100 * time.Millisecond, time.Minute},
 		{"BarrierTimeout", c.BarrierTimeout, 100 * time.Millisecond, time.Minute},
 		{"ProposeTimeout", c.ProposeTimeout, 100 * time.Millisecond, 10 * time.Minute},
+		{"AttemptTimeout", c.AttemptTimeout, 10 * time.Millisecond, 10 * time.Minute},
 	} {
 		if t.value < t.lo || t.value > t.hi {
 			return invalid("Config."+t.field, t.value.String(), "%v to %v", t.lo, t.hi)

@@ -51,7 +51,8 @@
 // Every error of a call matches exactly one of raftlog.ErrRetry, ErrRefused and
 // ErrOutcomeUnknown. A change that was cancelled is Unknown, a read Retry.
 // Attempts that did nothing are repeated within the call's time. One whose
-// outcome is unknown is repeated only if the command may be applied twice.
+// outcome is unknown is repeated only if the command may be applied twice. Such
+// a one also ends when another leader is seen, and after AttemptTimeout.
 //
 // # Goroutines
 //

@@ -194,6 +194,7 @@ type fakeCluster struct {
 	leader  raftlog.NodeID  // 0: none
 	term    raftlog.Term
 	nodes   map[raftlog.NodeID]*fakeNode
+	silent  raftlog.NodeID // gives no answer to calls
 	// fault, if set, may end a call between nodes before or after it was
 	// handled.
 	fault func(to raftlog.NodeID, handled bool) error
@@ -286,6 +287,13 @@ func (c *fakeCluster) elect(node raftlog.NodeID) {
 		n.catchUp()
 		n.options.OnStatus(n.Status())
 	}
+}
+
+// silence makes a node give no answers, 0: all do.
+func (c *fakeCluster) silence(node raftlog.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = node
 }
 
 // append commits entries behind everybody's back.
@@ -450,8 +458,12 @@ func (n *fakeNode) ReadIndex(ctx context.Context) (raftlog.Index, error) {
 func (n *fakeNode) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	c := n.cluster
 	c.mu.Lock()
-	target, fault := c.nodes[to], c.fault
+	target, fault, silent := c.nodes[to], c.fault, c.silent == to
 	c.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return nil, raftlog.Unknown(ctx.Err())
+	}
 	if fault != nil {
 		if err := fault(to, false); err != nil {
 			return nil, err

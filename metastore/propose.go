@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/stelelog/stele/raftlog"
@@ -113,7 +114,7 @@ func (s *Store) propose(ctx context.Context, c command) (any, error) {
 	var hint raftlog.NodeID
 	for {
 		changed := s.leaderChange()
-		a := s.attempt(bounded, data, hint)
+		a := s.attempt(bounded, data, hint, mayRepeat(c))
 		s.noteSession(bounded, a)
 		if a.err == nil {
 			return a.value, nil
@@ -196,8 +197,10 @@ func (s *Store) noteSession(ctx context.Context, a answer) {
 }
 
 // attempt proposes once, here if this node leads, else at the leader, or at the
-// node that the last attempt was pointed to.
-func (s *Store) attempt(ctx context.Context, data []byte, hint raftlog.NodeID) answer {
+// node that the last attempt was pointed to. One that may be repeated waits for
+// that node no longer than is of use. Any other waits for all that it has: to
+// end it sooner would only make sooner that nobody knows what came of it.
+func (s *Store) attempt(ctx context.Context, data []byte, hint raftlog.NodeID, mayRepeat bool) answer {
 	st := s.group.Status()
 	if st.Role.IsLeader() {
 		return s.proposeHere(ctx, data)
@@ -209,11 +212,62 @@ func (s *Store) attempt(ctx context.Context, data []byte, hint raftlog.NodeID) a
 	if node == 0 || node == s.config.Node {
 		return failedAnswer(&raftlog.NotLeaderError{Group: raftlog.MetadataGroup})
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { end(s.attemptEnd(ctx, node, mayRepeat)) })
+	defer watching.Wait()
+	defer end(nil)
 	response, err := s.config.Caller.Call(ctx, node, MethodPropose, data)
 	if err != nil {
-		return failedAnswer(fmt.Errorf("metastore: propose at %v: %w", node, err))
+		return failedAnswer(fmt.Errorf("metastore: propose at %v: %w", node, whyEnded(ctx, err)))
 	}
 	return decodeAnswer(response)
+}
+
+var (
+	errLeaderReplaced = errors.New("another node leads by now")
+	errNoAnswer       = errors.New("no answer in time")
+)
+
+// attemptEnd returns when waiting for an answer of node is of no use any more,
+// with the reason, or when ctx ends.
+func (s *Store) attemptEnd(ctx context.Context, node raftlog.NodeID, mayRepeat bool) error {
+	timer := s.config.Clock.NewTimer(s.config.AttemptTimeout)
+	defer timer.Stop()
+	for {
+		leader, changed := s.Leader()
+		timeout := timer.C()
+		if !mayRepeat {
+			changed, timeout = nil, nil
+		} else if leader != 0 && leader != node {
+			return errLeaderReplaced
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return errNoAnswer
+		case <-s.life.Done():
+			return ErrClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// whyEnded returns err or, if that says no more than that ctx ended, the cause
+// of it, with the outcome of err. A timer of ours is not the caller's cancel.
+func whyEnded(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	switch why := context.Cause(ctx); raftlog.OutcomeOf(err) {
+	case raftlog.OutcomeRetry:
+		return raftlog.Retry(why)
+	case raftlog.OutcomeRefused:
+		return raftlog.Refused(why)
+	default:
+		return raftlog.Unknown(why)
+	}
 }
 
 // proposeHere proposes to this node's raft group.
@@ -227,7 +281,7 @@ func (s *Store) proposeHere(ctx context.Context, data []byte) answer {
 		}
 		return answer{index: p.Index, value: p.Result.Value, err: p.Result.Err}
 	case <-ctx.Done():
-		return failedAnswer(raftlog.UnknownCause(ctx))
+		return failedAnswer(raftlog.Unknown(context.Cause(ctx)))
 	case <-s.life.Done():
 		return failedAnswer(raftlog.Unknown(ErrClosed))
 	}

@@ -206,6 +206,60 @@ func TestAChangeWaitsForALeader(t *testing.T) {
 	})
 }
 
+func TestALostLeaderIsNotWaitedFor(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
+		s := c.nodes[2].store
+		create := func(name string) (time.Duration, error) {
+			start := clock.System().Now()
+			_, err := s.CreateTopic(t.Context(), TopicSpec{Name: name})
+			return clock.System().Now().Sub(start), err
+		}
+		// Another one is elected.
+		c.silence(1)
+		done := make(chan error)
+		go func() { _, err := create("elected"); done <- err }()
+		synctest.Wait()
+		start := clock.System().Now()
+		c.elect(3)
+		require.NoError(t, <-done)
+		require.Zero(t, clock.System().Now().Sub(start))
+
+		// It stays the leader, and the answer was lost.
+		c.silence(3)
+		clock.System().AfterFunc(time.Second, func() { c.silence(0) })
+		took, err := create("lost")
+		require.NoError(t, err)
+		require.Equal(t, s.config.AttemptTimeout+proposePause, took)
+
+		// Nothing comes of it in all the time there is.
+		c.silence(3)
+		took, err = create("never")
+		require.Equal(t, s.config.ProposeTimeout, took)
+		requireOneOutcome(t, raftlog.OutcomeUnknown, err)
+		require.NotErrorIs(t, err, context.Canceled, "nobody cancelled it")
+		require.NotContains(t, err.Error(), "canceled")
+
+		// What may not be made twice is waited for.
+		start = clock.System().Now()
+		err = s.SetSetting(t.Context(), "k", "v")
+		require.Equal(t, s.config.ProposeTimeout, clock.System().Now().Sub(start))
+		requireOneOutcome(t, raftlog.OutcomeUnknown, err)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, context.Canceled)
+	})
+}
+
+func TestOurOwnTimerIsNoCancel(t *testing.T) {
+	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
+		n := c.nodes[3]
+		n.set(func(n *fakeNode) { n.hold = true })
+		require.NoError(t, c.nodes[1].store.Touch(t.Context()))
+		err := n.store.Barrier(t.Context())
+		requireOneOutcome(t, raftlog.OutcomeRetry, err)
+		require.NotContains(t, err.Error(), "canceled")
+	})
+}
+
 // Property: P9, L4 (red: unlessUnknown returned err; ended returned the attempt's error; open: other packages)
 func TestOutcomesOfChanges(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
@@ -422,6 +476,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		"ContactTimeout": func(c *Config) { c.ContactTimeout = time.Millisecond },
 		"BarrierTimeout": func(c *Config) { c.BarrierTimeout = time.Hour },
 		"ProposeTimeout": func(c *Config) { c.ProposeTimeout = -1 },
+		"AttemptTimeout": func(c *Config) { c.AttemptTimeout = time.Hour },
 		"Genesis":        func(c *Config) { c.Genesis.Members = nil },
 	} {
 		c := good

@@ -193,7 +193,7 @@ func (s *Store) Barrier(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return raftlog.Retry(ctx.Err())
 		}
-		return retriable(fmt.Errorf("metastore: linearizable read: %w", err))
+		return retriable(fmt.Errorf("metastore: linearizable read: %w", whyEnded(bounded, err)))
 	}
 }
 
