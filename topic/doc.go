@@ -82,9 +82,10 @@
 //
 // A producer has a lane for each partition that it writes to, and no goroutine
 // while all goes well with a leader on this node: whoever calls, or brings an
-// answer of the group, sends what waits. There is one goroutine for a batch on
-// its way to another node, one for a lane that pauses after a failure, and one
-// that asks the metadata for an identity. Close waits for all of them.
+// answer of the group, sends what waits. There are two goroutines for a batch on
+// its way to another node, one of which looks out for another leader, one for a
+// lane that pauses after a failure, and one that asks the metadata for an
+// identity. Close waits for all of them.
 //
 // Order: records of one call to one partition, and of calls that follow each
 // other and succeed, have ascending offsets. Calls side by side, and records of
@@ -94,7 +95,9 @@
 //
 // Retries: a batch that was not taken, or whose outcome is unknown, is sent
 // again with its sequence numbers until it is answered or the producer is
-// closed, and is appended once. Its calls hear of it meanwhile only if their
+// closed, and is appended once. An attempt at another node ends when the replica
+// here hears of another leader or term; if there is none here, after 2 s, and
+// later ones after twice as long each, up to CallTimeout. Its calls hear of it meanwhile only if their
 // context ends, or if nothing can have been appended for CallTimeout. Without
 // identity (ProducerConfig.Anonymous) only what was certainly not appended is
 // sent again. Nothing is repeated that was refused, nor across lives of a

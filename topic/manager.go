@@ -113,6 +113,7 @@ type Position struct {
 //	reconciler   Open           which replicas are open          Close
 //	finisher     Open           deletions that others began      Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
+//	leader watch a producer     giving such an attempt up        with it
 //	recovery     a producer     a partition's batches that wait  when they are sent, Close
 //	identity     a producer     the question for an identity     when it is answered, Close
 type Manager struct {

@@ -102,6 +102,7 @@ type batch struct {
 	given    bool      // data belongs to a partition here: copy before it is changed
 	unknown  bool      // an attempt may have appended it
 	renewed  int       // how often it was given another identity
+	away     int       // how often it was sent to another node
 }
 
 // end ends what is left of the batch's calls, all of them with err or else from

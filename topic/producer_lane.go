@@ -302,22 +302,6 @@ func (l *lane) sendHere(b *batch, r *replica) error {
 	return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, a.Err) })
 }
 
-// sendAway sends a batch to the leader's node.
-func (l *lane) sendAway(b *batch, to target) {
-	m := l.p.m
-	request := encodeProduce(l.address, to.term, b.data)
-	l.p.spawn(func() {
-		m.stats.forwarded.Add(1)
-		response, err := m.call(l.p.life, to.node, methodProduce, request, 0)
-		var base storage.Offset
-		if err == nil {
-			base, err = decodeProduced(response)
-		}
-		m.noteRoute(l.address, l.place, to.node, err)
-		l.answered(b, base, err)
-	})
-}
-
 // answered takes in what became of a batch.
 func (l *lane) answered(b *batch, base storage.Offset, err error) {
 	l.mu.Lock()
