@@ -97,20 +97,22 @@
 // again with its sequence numbers until it is answered or the producer is
 // closed, and is appended once. An attempt at another node ends when the replica
 // here hears of another leader or term; if there is none here, after 2 s, and
-// later ones after twice as long each, up to CallTimeout. Its calls hear of it meanwhile only if their
-// context ends, or if nothing can have been appended for CallTimeout. Without
-// identity (ProducerConfig.Anonymous) only what was certainly not appended is
-// sent again. Nothing is repeated that was refused, nor across lives of a
-// topic: that is for the caller to decide.
+// later ones after twice as long each, up to CallTimeout. The batch's calls hear
+// of this only if their context ends, or if nothing can have been appended for
+// CallTimeout. Without identity (ProducerConfig.Anonymous) only what was
+// certainly not appended is sent again. Nothing is repeated that was refused,
+// nor across lives of a topic: that is for the caller to decide.
 //
 // # Reading
 //
-// A reader has no goroutine: Fetch and Records run in their caller's. It asks the
-// replica on this node and waits there for records; where there is none, or it
-// is behind what the reader has seen elsewhere, or has no watermark yet, other
-// nodes are asked in turn, beginning with the leader's, which hold the question
-// up to FetchWait. Failures are repeated until ctx ends. Offsets ascend without
-// gaps or repetitions, whichever replicas answer.
+// A reader has no goroutine between calls: Fetch and Records run in their
+// caller's. It asks the replica on this node and waits there for records; where
+// there is none, or it is behind what the reader has seen elsewhere, or has no
+// watermark yet, other nodes are asked in turn, beginning with the leader's,
+// which hold the question up to FetchWait. After waiting that long in vain at
+// its own replica it asks another one, and reads there as long as its own,
+// perhaps stalled, is behind. Failures are repeated until ctx ends. Offsets
+// ascend without gaps or repetitions, whichever replicas answer.
 //
 // # Outcomes
 //

@@ -47,7 +47,7 @@ type Config struct {
 	// CallTimeout bounds a call of another node, and how long records wait for
 	// a partition that has no leader: 100 ms to 10 min. Default 10 s.
 	CallTimeout time.Duration
-	// FetchWait is how long a replica on another node holds a reader's question
+	// FetchWait is how long a replica holds a reader's question
 	// at the end of the partition before it answers that there is nothing new:
 	// 10 ms to 1 min. Default 5 s.
 	FetchWait time.Duration

@@ -57,12 +57,13 @@ type Reader struct {
 	life  context.Context
 	close context.CancelFunc
 
-	next storage.Offset
-	seen storage.Offset
-	away int // which replica elsewhere is asked
-	buf  []byte
-	view View
-	it   BatchRecords // of Records
+	next   storage.Offset
+	seen   storage.Offset
+	away   int  // which replica elsewhere is asked
+	behind bool // the replica here is, as far as is known
+	buf    []byte
+	view   View
+	it     BatchRecords // of Records
 }
 
 // NewReader opens a reader. It takes the topic that has the name now; when that

@@ -3,6 +3,7 @@ package topic
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/stelelog/stele/raftlog"
@@ -31,7 +32,10 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 		}
 		req := FetchRequest{From: r.next, MaxBytes: maxBytes, Seen: r.seen}
 		f, err := r.fetchHere(ctx, req)
-		if err != nil && !final(err) {
+		switch {
+		case err == nil && len(f.Data) == 0 && r.closed(ctx) == nil:
+			f, err = r.compare(ctx, req)
+		case err != nil && !final(err):
 			f, err = r.fetchAway(ctx, req)
 		}
 		if err == nil {
@@ -58,8 +62,42 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 	}
 }
 
-// fetchHere asks the replica on this node. It waits for records as long as ctx
-// lasts, and for the replica itself only so long.
+// compare asks another node after a wait in vain for records on this one: a
+// replica whose disk hangs, or that is cut off, does not know that it is behind.
+// All others are asked in turn, because they may be as well. Where no other one
+// answers, there is nothing new; nor is it waited for when the one here moves.
+func (r *Reader) compare(ctx context.Context, req FetchRequest) (Fetched, error) {
+	nothing := Fetched{Next: req.From, HighWatermark: r.seen}
+	replica := r.m.replica(r.address)
+	if replica == nil {
+		return nothing, nil
+	}
+	moved := replica.part.Changed()
+	if end, err := replica.part.HighWatermark(); err != nil || end > req.From {
+		return nothing, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-moved:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	f, err := r.fetchFrom(ctx, req, 0)
+	cancel()
+	watch.Wait()
+	if err != nil && !final(err) {
+		return nothing, nil
+	}
+	r.behind = err == nil && len(f.Data) > 0
+	r.away++
+	return f, err
+}
+
+// fetchHere asks the replica on this node. It waits for records, and much less
+// for the replica itself, or not at all as long as that is known to be behind.
 func (r *Reader) fetchHere(ctx context.Context, req FetchRequest) (Fetched, error) {
 	replica := r.m.replica(r.address)
 	if replica == nil {
@@ -67,6 +105,8 @@ func (r *Reader) fetchHere(ctx context.Context, req FetchRequest) (Fetched, erro
 	}
 	timer := r.m.cfg.Clock.NewTimer(patience)
 	defer timer.Stop()
+	ctx, cancel := within(ctx, r.m.cfg.Clock, r.m.cfg.FetchWait)
+	defer cancel()
 	for {
 		changed := replica.part.Changed()
 		f, err := replica.fetch(ctx, req, r.buf)
@@ -74,16 +114,20 @@ func (r *Reader) fetchHere(ctx context.Context, req FetchRequest) (Fetched, erro
 		var behind *BehindError
 		switch {
 		case err == nil:
+			r.behind = false
 			if len(f.Data) > 0 {
 				r.m.stats.fetchedLocal.Add(1)
 			}
 			return f, nil
+		case r.behind:
+			return Fetched{}, err
 		case !errors.As(err, &behind) && !errors.Is(err, ErrNotReadable):
 			return Fetched{}, err
 		}
 		select {
 		case <-changed:
 		case <-timer.C():
+			r.behind = true
 			return Fetched{}, err
 		case <-ctx.Done():
 			return Fetched{}, err
@@ -93,13 +137,18 @@ func (r *Reader) fetchHere(ctx context.Context, req FetchRequest) (Fetched, erro
 
 // fetchAway asks another node, which holds the question for a while.
 func (r *Reader) fetchAway(ctx context.Context, req FetchRequest) (Fetched, error) {
-	node := r.elsewhere()
-	if node == 0 {
-		return Fetched{}, ErrNoReplica
-	}
 	wait := r.m.cfg.FetchWait
 	if r.m.replica(r.address) != nil {
 		wait = patience // the one here is to have its turn soon
+	}
+	return r.fetchFrom(ctx, req, wait)
+}
+
+// fetchFrom asks another node, which holds the question for as long as wait.
+func (r *Reader) fetchFrom(ctx context.Context, req FetchRequest, wait time.Duration) (Fetched, error) {
+	node := r.elsewhere()
+	if node == 0 {
+		return Fetched{}, ErrNoReplica
 	}
 	request := encodeFetch(r.address, fetchCall{req, uint32(wait.Milliseconds())})
 	response, err := r.m.call(ctx, node, methodFetch, request, wait)
