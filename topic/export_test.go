@@ -70,3 +70,10 @@ func (p *Producer) See(t metastore.Topic) bool {
 	_, ok := p.see(t)
 	return ok
 }
+
+// Remembers is how many topics and partitions the producer keeps something of.
+func (p *Producer) Remembers() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.views) + len(p.mu.lanes) + len(p.mu.spent)
+}

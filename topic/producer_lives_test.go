@@ -1,6 +1,7 @@
 package topic_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -71,4 +72,26 @@ func TestAWayThatEndedIsNotBegunAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Property: I10 (red: a producer forgot a topic only when its name was looked up again; open: 100,000 of them, files, metrics)
+func TestProducersForgetDeletedTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCluster(t, 3, 1)
+		c.create("kept", 1)
+		p := producer(t, c.node(1), topic.ProducerConfig{})
+		_, err := p.Produce(t.Context(), "kept", record("x"))
+		require.NoError(t, err)
+		require.Equal(t, 2, p.Remembers())
+		for i := range 10 {
+			name := fmt.Sprint("passing-", i)
+			c.create(name, 2)
+			for at := range uint32(2) {
+				_, err := p.ProduceTo(t.Context(), name, at, record("x"))
+				require.NoError(t, err)
+			}
+			require.NoError(t, c.node(2).topics.DeleteTopic(t.Context(), name))
+		}
+		settle(t, "forgotten", func() bool { return p.Remembers() == 2 })
+	})
 }

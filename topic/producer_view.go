@@ -106,6 +106,23 @@ func (p *Producer) forget(name string, v *topicView) {
 	p.end(func(i storage.Incarnation) bool { return i == v.topic.Incarnation })
 }
 
+// keep forgets what is not alive, and ends what waits for it.
+func (p *Producer) keep(alive func(storage.Incarnation) bool) {
+	p.end(func(i storage.Incarnation) bool { return !alive(i) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, v := range p.mu.views {
+		if !alive(v.topic.Incarnation) {
+			delete(p.mu.views, name)
+		}
+	}
+	for a := range p.mu.spent {
+		if !alive(a.incarnation) { // and so nothing can be numbered there any more
+			delete(p.mu.spent, a)
+		}
+	}
+}
+
 // end ends what waits for lives of topics that are over.
 func (p *Producer) end(over func(storage.Incarnation) bool) {
 	for _, l := range p.allLanes() {

@@ -108,12 +108,26 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 			rc.forgive(at)
 		}
 	}
+	rc.keep(rc.alive)
 	next := rc.openAll(ctx, missing)
 	if err := rc.purge(ctx, wanted); err != nil {
 		return 0, err
 	}
-	rc.routes.keep(rc.alive)
 	return next, nil
+}
+
+// keep forgets what is remembered of topics that are gone.
+func (m *Manager) keep(alive func(storage.Incarnation) bool) {
+	m.routes.keep(alive)
+	m.mu.RLock()
+	producers := make([]*Producer, 0, len(m.mu.producers))
+	for p := range m.mu.producers {
+		producers = append(producers, p)
+	}
+	m.mu.RUnlock()
+	for _, p := range producers {
+		p.keep(alive)
+	}
 }
 
 // alive reports whether the topic may still be there.
