@@ -44,6 +44,7 @@ const (
 	codeTopicDeleting  byte = 3
 	codeMemberNotFound byte = 4
 	codeInvalid        byte = 5
+	codeFenced         byte = 6
 )
 
 // sentinel returns the error that a code stands for, nil for the others.
@@ -129,9 +130,16 @@ func appendError(b []byte, err error) []byte {
 	if errors.As(err, &invalid) {
 		code = codeInvalid
 	}
+	var fenced *ProducerFencedError
+	if errors.As(err, &fenced) {
+		code = codeFenced
+	}
 	b = append(b, code, byte(raftlog.OutcomeOf(err)))
-	if code == codeInvalid {
+	switch code {
+	case codeInvalid:
 		return appendString(appendString(appendString(b, invalid.Field), invalid.Value), invalid.Allowed)
+	case codeFenced:
+		return appendUint(appendUint(appendString(b, fenced.Name), uint64(fenced.Held)), uint64(fenced.Epoch))
 	}
 	text := err.Error()
 	return appendString(b, text[:min(len(text), maxErrorText)])
@@ -142,8 +150,11 @@ const maxErrorText = 1 << 12
 
 func (d *decoder) error() error {
 	code, outcome := d.byte(), raftlog.Outcome(d.byte())
-	if code == codeInvalid {
+	switch code {
+	case codeInvalid:
 		return &InvalidError{d.string(maxErrorText), d.string(maxErrorText), d.string(maxErrorText)}
+	case codeFenced:
+		return &ProducerFencedError{d.string(maxProducerName), d.uint32(), d.uint32()}
 	}
 	e := &peerError{text: d.string(maxErrorText), is: sentinel(code)}
 	if e.is != nil {

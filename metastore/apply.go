@@ -1,6 +1,8 @@
 package metastore
 
 import (
+	"math"
+
 	"github.com/stelelog/stele/raftlog"
 )
 
@@ -188,14 +190,22 @@ func (c allocateProducer) apply(t *tx) (any, error) {
 		return producer{ID: ProducerID(t.next(counterProducer))}, nil
 	}
 	key := keyString(tableProducer, c.Name)
-	p, ok := record(t, key, (*decoder).producerRecord)
-	if !ok || p.Epoch == 1<<32-1 {
-		p = producer{ID: ProducerID(t.next(counterProducer))}
-	} else {
-		p.Epoch++
+	last, known := record(t, key, (*decoder).namedProducer)
+	mine := known && last.Token == c.Token
+	if mine && (!c.Holds || last.Epoch == c.Held+1) {
+		return last.producer, nil // granted before: a retry
 	}
-	t.put(key, p.encode())
-	return p, nil
+	if c.Holds && !(mine && last.Epoch == c.Held) {
+		return nil, &ProducerFencedError{c.Name, c.Held, last.Epoch}
+	}
+	next := namedProducer{last.producer, c.Token}
+	if !known || last.Epoch == math.MaxUint32 { // there is none yet, or its epochs are used up
+		next.producer = producer{ID: ProducerID(t.next(counterProducer))}
+	} else {
+		next.Epoch++
+	}
+	t.put(key, next.encode())
+	return next.producer, nil
 }
 
 func (c setAddress) apply(t *tx) (any, error) {

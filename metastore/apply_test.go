@@ -2,6 +2,7 @@ package metastore
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -209,19 +210,54 @@ func TestDeletingFreesTheNameAndTheLoad(t *testing.T) {
 
 func TestProducers(t *testing.T) {
 	v := seeded(t, testGenesis(1))
-	allocate := func(name string) producer {
-		p, err := v.decided(t, allocateProducer{name})
-		require.NoError(t, err)
-		return p.(producer)
+	a, b := [16]byte{0xa}, [16]byte{0xb}
+	granted := func(want producer, name string, token [16]byte, held ...uint32) {
+		t.Helper()
+		c := allocateProducer{Name: name, Token: token, Holds: len(held) > 0}
+		if c.Holds {
+			c.Held = held[0]
+		}
+		for range 2 { // a retry gets the same answer
+			p, err := v.decided(t, c)
+			require.NoError(t, err)
+			require.Equal(t, want, p)
+			if name == "" {
+				return
+			}
+		}
 	}
-	require.Equal(t, producer{1, 0}, allocate(""))
-	require.Equal(t, producer{2, 0}, allocate("billing"))
-	require.Equal(t, producer{3, 0}, allocate(""))
-	require.Equal(t, producer{2, 1}, allocate("billing"))
-	v[string(keyString(tableProducer, "billing"))] = producer{2, 1<<32 - 1}.encode()
-	require.Equal(t, producer{4, 0}, allocate("billing"), "epochs are used up: a new id")
-	_, err := v.decided(t, allocateProducer{strings.Repeat("x", 256)})
-	require.ErrorIs(t, err, raftlog.ErrRefused)
+	granted(producer{1, 0}, "", [16]byte{})
+	granted(producer{2, 0}, "billing", a)
+	granted(producer{3, 0}, "", [16]byte{})
+	granted(producer{2, 1}, "billing", a, 0)
+	granted(producer{2, 2}, "billing", a, 1)
+	granted(producer{2, 3}, "billing", b)
+	for _, held := range []uint32{0, 2, 3, 9} { // the one that was replaced, whatever it holds
+		_, err := v.decided(t, allocateProducer{"billing", a, held, true})
+		require.Equal(t, &ProducerFencedError{"billing", held, 3}, err)
+		require.ErrorIs(t, err, raftlog.ErrRefused)
+	}
+	granted(producer{2, 4}, "billing", b, 3)
+	_, err := v.decided(t, allocateProducer{"billing", b, 2, true})
+	require.Error(t, err, "a copy that comes late moves nothing")
+	granted(producer{2, 5}, "billing", b, 4)
+	_, err = v.decided(t, allocateProducer{"other", a, 0, true})
+	require.Error(t, err, "nobody has that name")
+
+	for _, held := range [][]uint32{{math.MaxUint32}, nil} { // epochs are used up: a new id
+		token := a
+		if held != nil {
+			token = b
+		}
+		v[string(keyString(tableProducer, "billing"))] = namedProducer{producer{2, math.MaxUint32}, b}.encode()
+		granted(producer{4, 0}, "billing", token, held...)
+		v[string([]byte{tableCounter, byte(counterProducer)})] = appendUint(nil, 4)
+	}
+	for _, c := range []allocateProducer{{Name: strings.Repeat("x", 256), Token: a}, {Name: "billing"}} {
+		var invalid *InvalidError
+		_, err = v.decided(t, c)
+		require.ErrorAs(t, err, &invalid)
+	}
 }
 
 func TestAddressesAndSettings(t *testing.T) {

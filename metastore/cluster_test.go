@@ -172,7 +172,7 @@ func surviveCrashes(t *testing.T, seed uint64) {
 		got, err := reader.Topic(name)
 		require.NoError(t, err, "seed %d: a linearizable read misses %s", seed, name)
 		require.Equal(t, topic, got)
-		if id, e, err := c.node(via).meta.AllocateProducer(t.Context(), "billing"); err == nil {
+		if id, e, err := c.node(via).meta.AllocateProducer(t.Context(), metastore.ProducerRequest{Name: "billing", Token: [16]byte{1 + byte(i)}}); err == nil {
 			require.Equal(t, metastore.ProducerID(1), id)
 			require.True(t, i == 0 || e > epoch, "seed %d: epoch %d after %d", seed, e, epoch)
 			epoch = e

@@ -142,11 +142,15 @@ func (d *decoder) conf() (c raftlog.ConfState) {
 	c.Learners = d.replicas()
 	c.VotersOutgoing = d.replicas()
 	c.LearnersNext = d.replicas()
-	switch v := d.byte(); v {
-	case 0, 1:
-		c.AutoLeave = v == 1
-	default:
+	c.AutoLeave = d.flag()
+	return c
+}
+
+// flag reads a byte that is 0 or 1.
+func (d *decoder) flag() bool {
+	v := d.byte()
+	if v > 1 {
 		d.fail("flag %d", v)
 	}
-	return c
+	return v == 1
 }

@@ -52,7 +52,7 @@ func (d *decoder) command(kind commandType) command {
 	case typeTopicDeleted:
 		return topicDeleted{d.id16()}
 	case typeAllocateProducer:
-		return allocateProducer{d.string(maxProducerName)}
+		return d.allocateProducer()
 	case typeSetAddress:
 		return setAddress{raftlog.NodeID(d.uint()), d.id16(), d.string(maxAddr)}
 	case typeSetSetting:
@@ -109,17 +109,37 @@ func (c topicDeleted) appendBody(b []byte) []byte { return append(b, c.Incarnati
 func (topicDeleted) check() error                 { return nil }
 
 // allocateProducer gives out a new producer id or, for a name that has one, the
-// next epoch. Applied twice it wastes an id or an epoch and harms nobody.
-type allocateProducer struct{ Name string }
+// next epoch, by compare and set: it says what the proposer holds, so that it
+// may be applied twice and grants one epoch. Without a name, a second copy
+// wastes an id.
+type allocateProducer ProducerRequest
 
 const maxProducerName = 255
 
-func (allocateProducer) kind() commandType            { return typeAllocateProducer }
-func (c allocateProducer) appendBody(b []byte) []byte { return appendString(b, c.Name) }
+func (allocateProducer) kind() commandType { return typeAllocateProducer }
+
+func (c allocateProducer) appendBody(b []byte) []byte {
+	b = append(appendString(b, c.Name), c.Token[:]...)
+	if !c.Holds {
+		return append(b, 0)
+	}
+	return appendUint(append(b, 1), uint64(c.Held))
+}
+
+func (d *decoder) allocateProducer() (c allocateProducer) {
+	c.Name, c.Token, c.Holds = d.string(maxProducerName), d.id16(), d.flag()
+	if c.Holds {
+		c.Held = d.uint32()
+	}
+	return c
+}
 
 func (c allocateProducer) check() error {
-	if len(c.Name) > maxProducerName {
-		return invalid("Producer.Name", c.Name, "up to %d bytes", maxProducerName)
+	switch {
+	case len(c.Name) > maxProducerName:
+		return invalid("ProducerRequest.Name", c.Name, "up to %d bytes", maxProducerName)
+	case c.Name != "" && c.Token == [16]byte{}:
+		return invalid("ProducerRequest.Token", "zero", "random bytes for a producer with a name")
 	}
 	return nil
 }

@@ -59,6 +59,22 @@ func invalid(field string, value any, allowed string, args ...any) error {
 	return &InvalidError{field, text, fmt.Sprintf(allowed, args...)}
 }
 
+// ProducerFencedError refuses an epoch to a producer that is no longer the one
+// that has the name: a newer one took it over. Its epoch is above all that this
+// one held. It matches raftlog.ErrRefused.
+type ProducerFencedError struct {
+	Name  string
+	Held  uint32 // by the one that asked
+	Epoch uint32 // that was given out last
+}
+
+func (e *ProducerFencedError) Error() string {
+	return fmt.Sprintf("metastore: the producer name %.80q was taken over: epoch %d was replaced by %d", e.Name, e.Held, e.Epoch)
+}
+
+// Unwrap gives the outcome.
+func (e *ProducerFencedError) Unwrap() error { return raftlog.ErrRefused }
+
 // UnknownCommandError stops the group on this node: the log holds a command
 // that this build does not know, and skipping it would make this replica
 // differ from the others. A newer build goes on from here.

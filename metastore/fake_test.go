@@ -173,7 +173,7 @@ func randomCommand(r *rand.Rand, members int) command {
 	case 5:
 		return topicDeleted{i}
 	case 6:
-		return allocateProducer{[]string{"", "billing", "mail"}[r.IntN(3)]}
+		return allocateProducer{[]string{"", "billing", "mail"}[r.IntN(3)], [16]byte{1 + byte(r.IntN(3))}, uint32(r.IntN(4)), r.IntN(2) == 0}
 	case 7:
 		n := 1 + r.IntN(members+1)
 		return setAddress{raftlog.NodeID(n), raftlog.Nonce{byte(n)}, fmt.Sprintf("moved-%d:1", r.IntN(3))}

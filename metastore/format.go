@@ -18,7 +18,9 @@ package metastore
 //	 3 create topic    incarnation:id name:str config
 //	 4 topic deleting  incarnation:id
 //	 5 topic deleted   incarnation:id
-//	 6 allocate producer  name:str                       empty: anonymous
+//	 6 allocate producer  name:str token:id holds(1) [epoch]
+//	                   name empty: anonymous, token zero; epoch if holds is 1: of
+//	                   the one that asks, else it takes the name over
 //	 7 set address     node nonce:id addr:str
 //	 8 set setting     key:str value:str                 empty value: removed
 //
@@ -35,7 +37,7 @@ package metastore
 //	'c' counter(1)             counter        next value, without the epoch
 //	'd' incarnation            tombstone      1 name:str
 //	'f'                        format         layout version, newest command type applied
-//	'i' name                   named producer 1 id epoch
+//	'i' name                   named producer 1 id epoch token:id       of its holder
 //	'k'                        cluster        1 cluster-id:id epoch cluster-version
 //	'l' node(u64)              load           replicas leads            of all partitions
 //	'm' node(u64)              member         1 member
@@ -71,6 +73,7 @@ package metastore
 //	      2 producer  id epoch
 //	      3 error     code(1) outcome(1) text:str
 //	                  code 5: code(1) outcome(1) field:str value:str allowed:str
+//	                  code 6: code(1) outcome(1) name:str held epoch
 const (
 	layoutVersion   = 1
 	snapshotVersion = 1

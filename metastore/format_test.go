@@ -38,7 +38,8 @@ func goldenCommands() []command {
 		createTopic{inc(8), "plain", TopicConfig{}},
 		topicDeleting{inc(7)},
 		topicDeleted{inc(7)},
-		allocateProducer{"billing"},
+		allocateProducer{"billing", [16]byte{7}, 0, false},
+		allocateProducer{"billing", [16]byte{7}, 300, true},
 		allocateProducer{},
 		setAddress{1, raftlog.Nonce{1}, "host:1"},
 		setSetting{"key", "value"},
@@ -53,6 +54,7 @@ func goldenAnswers() []answer {
 		{index: 7, value: producer{9, 2}},
 		{index: 8, err: named(ErrTopicExists, "Orders")},
 		{index: 9, err: invalid("TopicConfig.Replicas", 4, "1 to 3")},
+		{index: 10, err: &ProducerFencedError{"billing", 3, 300}},
 		failedAnswer(&raftlog.NotLeaderError{Group: 1, Leader: 12, Node: 2}),
 		failedAnswer(raftlog.Unknown(raftlog.ErrLeadershipLost)),
 	}
@@ -104,7 +106,7 @@ func goldenState(t *testing.T) memView {
 	for _, c := range []command{
 		createTopic{inc(1), "Orders", TopicConfig{Partitions: 2, Replicas: 2}},
 		createTopic{inc(2), "gone", TopicConfig{}}, topicDeleting{inc(2)}, topicDeleted{inc(2)},
-		allocateProducer{"billing"}, setSetting{"key", "value"},
+		allocateProducer{"billing", [16]byte{7}, 0, false}, setSetting{"key", "value"},
 	} {
 		_, err := v.decided(t, c)
 		require.NoError(t, err)
@@ -230,6 +232,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(6), append([]byte{recordVersion, 7}, huge...))
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
 	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3}}.encode())
+	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
 	f.Add(byte(6), appendPartition(nil, Partition{0, 7, []Assignment{{1, 2}}}))
 	f.Fuzz(func(t *testing.T, which byte, b []byte) {
 		d := decoder{b: b}
@@ -260,7 +263,7 @@ func FuzzRecords(f *testing.F) {
 			v := d.tombstone()
 			again = func() []byte { return encodeTombstone(v) }
 		case 8:
-			v := d.producerRecord()
+			v := d.namedProducer()
 			again = v.encode
 		}
 		if d.end() == nil {

@@ -52,11 +52,30 @@ func (s *Store) SetTopicDeleted(ctx context.Context, i raftlog.Incarnation) erro
 	return err
 }
 
+// ProducerRequest asks for what a producer writes with.
+type ProducerRequest struct {
+	Name string // of the producer; "" is none, and the rest is of no meaning then
+	// Token is drawn at random by each producer that takes a name, once. It tells
+	// the holder of a name from all that held it before.
+	Token [16]byte
+	// Held is the newest epoch that this producer got, if Holds; if not, it takes
+	// the name over from whoever has it.
+	Held  uint32
+	Holds bool
+}
+
 // AllocateProducer returns a producer id and an epoch: of a name, the id that
-// it always has and an epoch above all that were given out; without a name, a
-// new id with epoch 0.
-func (s *Store) AllocateProducer(ctx context.Context, name string) (ProducerID, uint32, error) {
-	v, err := s.propose(ctx, allocateProducer{name})
+// it always has and the epoch after the last one that was given out; without a
+// name, a new id with epoch 0. After any error but a refusal the same request
+// may be made again, and is granted once.
+//
+// *ProducerFencedError for an epoch that follows one which another producer of
+// the name took over; *InvalidError.
+func (s *Store) AllocateProducer(ctx context.Context, r ProducerRequest) (ProducerID, uint32, error) {
+	if r.Name == "" {
+		r = ProducerRequest{}
+	}
+	v, err := s.propose(ctx, allocateProducer(r))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -63,12 +63,14 @@ func TestAnyNodeMakesAndSeesChanges(t *testing.T) {
 		require.Len(t, s.Topics(), 3)
 		require.Equal(t, "on-a-follower", s.Topics()[0].Name)
 
-		id, epoch, err := s.AllocateProducer(t.Context(), "billing")
+		id, epoch, err := s.AllocateProducer(t.Context(), ProducerRequest{Name: "billing", Token: [16]byte{1}})
 		require.NoError(t, err)
-		again, next, err := c.nodes[1].store.AllocateProducer(t.Context(), "billing")
+		again, next, err := c.nodes[1].store.AllocateProducer(t.Context(), ProducerRequest{Name: "billing", Token: [16]byte{2}})
 		require.NoError(t, err)
 		require.Equal(t, id, again)
 		require.Equal(t, epoch+1, next)
+		_, _, err = s.AllocateProducer(t.Context(), ProducerRequest{Name: "billing", Token: [16]byte{1}, Held: epoch, Holds: true})
+		require.Equal(t, &ProducerFencedError{"billing", epoch, next}, err, "it travels")
 
 		require.NoError(t, s.SetAddress(t.Context(), 2, raftlog.Nonce{2}, "moved:1"))
 		require.Equal(t, "moved:1", s.Members()[1].Addr)
@@ -284,6 +286,12 @@ func TestOutcomesOfChanges(t *testing.T) {
 		require.NoError(t, s.SetTopicDeleting(t.Context(), topic.Incarnation))
 		cut(true, 1)
 		require.NoError(t, s.SetTopicDeleted(t.Context(), topic.Incarnation))
+		for epoch := range uint32(3) {
+			cut(true, 1)
+			_, got, err := s.AllocateProducer(t.Context(), ProducerRequest{Name: "billing", Token: [16]byte{1}, Held: epoch - 1, Holds: epoch > 0})
+			require.NoError(t, err)
+			require.Equal(t, epoch, got, "one epoch for one request")
+		}
 		// A leader that lost its leadership: the same.
 		c.nodes[1].set(func(n *fakeNode) { n.lose = 1 })
 		_, err = c.nodes[1].store.CreateTopic(t.Context(), TopicSpec{Name: "payments"})

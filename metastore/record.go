@@ -233,13 +233,11 @@ func (d *decoder) tombstone() string {
 	return d.string(maxNameBytes)
 }
 
-// producer is what a named producer holds.
+// producer is what a producer writes with.
 type producer struct {
 	ID    ProducerID
 	Epoch uint32
 }
-
-func (p producer) encode() []byte { return appendProducer([]byte{recordVersion}, p) }
 
 func appendProducer(b []byte, p producer) []byte {
 	return appendUint(appendUint(b, uint64(p.ID)), uint64(p.Epoch))
@@ -247,7 +245,17 @@ func appendProducer(b []byte, p producer) []byte {
 
 func (d *decoder) producer() producer { return producer{ProducerID(d.uint()), d.uint32()} }
 
-func (d *decoder) producerRecord() producer {
+// namedProducer is a producer's name: what was given out last, and to whom.
+type namedProducer struct {
+	producer
+	Token [16]byte
+}
+
+func (n namedProducer) encode() []byte {
+	return append(appendProducer([]byte{recordVersion}, n.producer), n.Token[:]...)
+}
+
+func (d *decoder) namedProducer() namedProducer {
 	d.version(recordVersion)
-	return d.producer()
+	return namedProducer{d.producer(), d.id16()}
 }

@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -13,7 +14,8 @@ import (
 type identity struct {
 	id    ProducerID
 	epoch ProducerEpoch
-	used  bool // up: another one is needed
+	used  bool     // up: another one is needed
+	token [16]byte // tells the producer from others of its name; drawn once
 }
 
 // identifyLocked reports whether the lane may number batches; if not, it will
@@ -52,17 +54,27 @@ func (p *Producer) ask(l *lane) (identity, bool) {
 
 // identify gets an identity from the metadata for all lanes that ask.
 //
-// A named producer that needs another epoch goes on only with the one that
-// follows its own: if others were given out in between, a newer producer of the
-// name exists, and this one must not fence it. An epoch that nobody writes
-// with harms nobody.
+// A named producer that needs another epoch says which one it holds: if a newer
+// producer has taken the name over, it gets none and must not fence that one.
+// Asking again, after an answer that was lost, grants nothing twice.
 func (p *Producer) identify() {
 	var b backoff
+	p.mu.Lock()
+	if p.mu.identity.token == [16]byte{} {
+		_, _ = rand.Read(p.mu.identity.token[:]) // never fails: the runtime ends the process instead
+	}
+	last := p.mu.identity
+	p.mu.Unlock()
+	request := metastore.ProducerRequest{Name: p.cfg.Name, Token: last.token, Held: uint32(last.epoch), Holds: last.id != 0}
 	for p.life.Err() == nil {
-		id, epoch, err := p.m.cfg.Meta.AllocateProducer(p.life, p.cfg.Name)
+		id, epoch, err := p.m.cfg.Meta.AllocateProducer(p.life, request)
 		if err == nil {
-			p.identified(identity{id: ProducerID(id), epoch: ProducerEpoch(epoch)})
+			p.identified(identity{id: ProducerID(id), epoch: ProducerEpoch(epoch), token: last.token})
 			return
+		}
+		var fenced *metastore.ProducerFencedError
+		if errors.As(err, &fenced) {
+			err = &FencedError{Producer: last.id, Epoch: last.epoch, Current: ProducerEpoch(fenced.Epoch)}
 		}
 		if errors.Is(err, raftlog.ErrRefused) {
 			p.fence(err)
@@ -80,15 +92,10 @@ func (p *Producer) identify() {
 
 func (p *Producer) identified(now identity) {
 	p.mu.Lock()
-	last := p.mu.identity
 	p.mu.identity = now
 	lanes := p.mu.asking
 	p.mu.asking = nil
 	p.mu.Unlock()
-	if p.cfg.Name != "" && last.id != 0 && now.epoch != last.epoch+1 {
-		p.fence(&FencedError{Producer: last.id, Epoch: last.epoch, Current: now.epoch})
-		return
-	}
 	for _, l := range lanes {
 		l.mu.Lock()
 		l.mu.identity, l.mu.asking = now, false
