@@ -30,7 +30,9 @@ func (o Outcome) String() string {
 }
 
 // The three outcomes as errors: every error that a caller can see matches
-// exactly one of them with errors.Is (property P9).
+// exactly one of them with errors.Is (property P9). One that Retry, Refused or
+// Unknown made matches the outermost, whatever it wraps; one that joins others
+// must be given its outcome by them.
 var (
 	ErrOutcomeUnknown = errors.New("outcome unknown: it may have happened")
 	ErrRetry          = errors.New("nothing happened: retry")
@@ -70,17 +72,32 @@ func UnknownCause(ctx context.Context) error {
 	return Unknown(err)
 }
 
-// outcomeError adds an outcome to an error and keeps its text.
+// outcomeError gives an error an outcome, keeps its text, and matches whatever
+// it matches but its outcomes, however deep they are.
 type outcomeError struct {
 	error
 	outcome error
 }
 
-func withOutcome(err, outcome error) error {
-	if inner, ok := err.(outcomeError); ok {
-		err = inner.error
+func withOutcome(err, outcome error) error { return outcomeError{err, outcome} }
+
+// Is matches the outcome. The two others end here: what is below is not asked
+// for them.
+func (e outcomeError) Is(target error) bool { return target == e.outcome }
+
+// Unwrap gives the error, without its outcome.
+func (e outcomeError) Unwrap() error { return hiddenOutcome{e.error} }
+
+// hiddenOutcome matches what the error matches, but outcomes. It has no Unwrap,
+// through which they would be found.
+type hiddenOutcome struct{ error }
+
+func (e hiddenOutcome) Is(target error) bool {
+	switch target {
+	case ErrOutcomeUnknown, ErrRetry, ErrRefused:
+		return false
 	}
-	return outcomeError{err, outcome}
+	return errors.Is(e.error, target)
 }
 
-func (e outcomeError) Unwrap() []error { return []error{e.outcome, e.error} }
+func (e hiddenOutcome) As(target any) bool { return errors.As(e.error, target) }
