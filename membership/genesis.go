@@ -87,6 +87,12 @@ type Genesis struct {
 		notListed bool
 		obstacles []Obstacle
 	}
+	// waiting is Waiting's answer as of the last change. It is taken under mu or
+	// alone, and never held while anything is saved: a disk may take its time.
+	waiting struct {
+		sync.Mutex
+		text string
+	}
 }
 
 // NewGenesis prepares genesis; nothing is asked before Run.
@@ -99,6 +105,7 @@ func NewGenesis(cfg GenesisConfig) *Genesis {
 	}
 	g.mu.member = NewMember(cfg.Cluster, cfg.Name, cfg.Nonce, cfg.Peers, cfg.State)
 	g.mu.notListed = cfg.State.Renounced
+	g.noteLocked()
 	return g
 }
 
@@ -112,8 +119,21 @@ func (g *Genesis) Adopted() *Founding {
 // Waiting says, in a sentence for a person, why there is no cluster yet; it is
 // empty once a genesis is adopted.
 func (g *Genesis) Waiting() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.waiting.Lock()
+	defer g.waiting.Unlock()
+	return g.waiting.text
+}
+
+// noteLocked keeps what Waiting says. It is called at the end of whatever
+// changes it.
+func (g *Genesis) noteLocked() {
+	text := g.reasonLocked()
+	g.waiting.Lock()
+	defer g.waiting.Unlock()
+	g.waiting.text = text
+}
+
+func (g *Genesis) reasonLocked() string {
 	switch {
 	case g.mu.member.State.Adopted != nil:
 		return ""
@@ -141,6 +161,7 @@ func (g *Genesis) Waiting() string {
 func (g *Genesis) saved(change func(m *Member) (changed bool)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	defer g.noteLocked()
 	if g.mu.broken != nil {
 		return g.mu.broken
 	}
@@ -299,6 +320,7 @@ func (g *Genesis) once(ctx context.Context, number uint64) (*Founding, error) {
 func (g *Genesis) notReached(round *Round) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	defer g.noteLocked()
 	self := g.mu.member.self
 	g.mu.obstacles = nil
 	for _, o := range round.Waiting() {

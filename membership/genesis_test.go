@@ -290,3 +290,32 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestWaitingDoesNotWaitForTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice()
+		d := &disk{nonce: raftlog.Nonce{1}}
+		g := o.start(t, three[:1], "a", d)
+		save := g.cfg.Save
+		gate := make(chan struct{})
+		g.cfg.Save = func(s State) error {
+			<-gate
+			return save(s)
+		}
+		done := make(chan error)
+		go func() { _, err := g.Run(t.Context()); done <- err }()
+		synctest.Wait()
+		said := make(chan string, 1)
+		go func() { said <- g.Waiting() }()
+		synctest.Wait()
+		select {
+		case text := <-said:
+			require.NotEmpty(t, text)
+		default:
+			t.Error("it waits for a sync")
+		}
+		close(gate)
+		require.NoError(t, <-done)
+		require.Empty(t, g.Waiting())
+	})
+}
