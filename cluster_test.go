@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/internal/testcluster"
 	"github.com/stelelog/stele/transport"
@@ -336,6 +337,23 @@ func TestNodesShareNothing(t *testing.T) {
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	require.Empty(t, families, "closed nodes leave nothing behind")
+}
+
+func TestAbortCutsACloseShort(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		leader := c.MetadataLeader()
+		node := c.Node(leader)
+		c.Isolate(leader) // it finds nobody to hand over to
+		closed := make(chan error)
+		go func() { closed <- node.Close(context.Background()) }()
+		c.Sleep(time.Millisecond)
+		start := clock.System().Now()
+		node.Abort()
+		require.Less(t, clock.System().Now().Sub(start), 100*time.Millisecond, "in virtual time")
+		<-closed
+	})
 }
 
 // withTCP makes cfg use the built-in network, with one member at addr.

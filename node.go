@@ -268,9 +268,19 @@ func (n *Node) Close(ctx context.Context) error {
 
 // Abort ends the node at once, as a crash would: nothing is handed over and
 // nothing is flushed. It returns when nothing runs any more. Like Close it is
-// idempotent.
+// idempotent; beside a Close that is under way it cuts that short.
 func (n *Node) Abort() {
-	n.shut(func(p *parts) error { p.host.Abort(); return nil })
+	abort := func(p *parts) error { p.host.Abort(); return nil }
+	if p := n.net.parts.Load(); p != nil && n.isClosed() {
+		_ = abort(p) // a Close that is under way need not hand over any more
+	}
+	n.shut(abort)
+}
+
+func (n *Node) isClosed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.closed
 }
 
 // shut ends the node, once; whoever comes later waits for it.
