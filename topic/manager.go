@@ -122,6 +122,7 @@ type Manager struct {
 	buffers  sync.Pool // of *fetchBuffer
 	routes   routes
 	opened   beacon // replicas or failures changed
+	broke    beacon // an open replica takes no part any more
 	stats    counters
 
 	life    context.Context // ends when the manager is closed
@@ -149,7 +150,7 @@ func Open(cfg Config) (*Manager, error) {
 	m.mu.replicas = map[address]*replica{}
 	m.mu.failures = map[address]error{}
 	m.mu.producers = map[*Producer]bool{}
-	rc := &reconciler{Manager: m, retries: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{}}
+	rc := &reconciler{Manager: m, retries: map[address]*retry{}, lapses: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{}}
 	m.running.Go(rc.run)
 	m.running.Go(m.finish)
 	return m, nil
@@ -212,7 +213,7 @@ type PartitionStatus struct {
 	Readable      bool
 	Start         storage.Offset
 	HighWatermark storage.Offset // the first offset that may not be read yet, if Readable
-	Err           error          // why the replica is not open, or takes no part any more
+	Err           error          // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a

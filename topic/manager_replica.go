@@ -61,7 +61,10 @@ type leadership struct {
 }
 
 // noteStatus is called by the host's loop.
-func (r *replica) noteStatus(s raftlog.Status) {
+func (m *Manager) noteStatus(r *replica, s raftlog.Status) {
+	if s.Failed != nil {
+		defer m.broke.flash()
+	}
 	r.lead.Store(&leadership{role: s.Role, term: s.Term, leader: s.Leader, failed: s.Failed})
 	r.part.Wake()
 	r.changed.flash()

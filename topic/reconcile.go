@@ -30,6 +30,7 @@ const (
 type reconciler struct {
 	*Manager
 	retries map[address]*retry
+	lapses  map[address]*retry // of replicas that were open: what was waited after the last one, until when
 	dirs    map[storage.Incarnation]*topicDir
 	swept   bool
 	pause   time.Duration // after a pass that failed as a whole
@@ -59,6 +60,7 @@ func (rc *reconciler) run() {
 	defer timer.Stop()
 	for {
 		_, changed := rc.cfg.Meta.Watch()
+		failed := rc.broke.wait()
 		next, err := rc.pass(rc.life)
 		if err != nil && rc.life.Err() == nil {
 			rc.pause = nextPause(rc.pause)
@@ -74,6 +76,7 @@ func (rc *reconciler) run() {
 		}
 		select {
 		case <-changed:
+		case <-failed:
 		case <-again:
 		case <-rc.life.Done():
 			return
@@ -94,6 +97,7 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	}
 	wanted := make(map[storage.Incarnation]bool)
 	var missing []metastore.NodeAssignment
+	rc.closeFailed(ctx, assigned)
 	for _, a := range assigned {
 		wanted[a.Topic.Incarnation] = true
 		at := addressOf(a)
@@ -106,6 +110,11 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	for at := range rc.retries {
 		if !wanted[at.incarnation] {
 			rc.forgive(at)
+		}
+	}
+	for at := range rc.lapses {
+		if !wanted[at.incarnation] {
+			delete(rc.lapses, at)
 		}
 	}
 	rc.keep(rc.alive)
@@ -230,7 +239,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 		peers[p.Replica] = p.Node
 	}
 	r.group, err = rc.cfg.Host.OpenGroup(raftlog.GroupOptions{
-		Group: a.Partition.Group, Replica: a.Replica, Peers: peers, Create: &begin, Machine: part, OnStatus: r.noteStatus,
+		Group: a.Partition.Group, Replica: a.Replica, Peers: peers, Create: &begin, Machine: part, OnStatus: func(s raftlog.Status) { rc.noteStatus(r, s) },
 	})
 	if err != nil {
 		part.Close()
