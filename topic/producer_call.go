@@ -19,7 +19,10 @@ type call struct {
 	records []Record
 	size    int // taken of the producer's room
 	since   time.Time
-	state   callState // of the lane's lock
+	// Of the lane's lock:
+	state callState
+	batch *batch // that it was claimed for
+	place int    // in batch.calls, or counted from the lane's first call on
 
 	// One of the two hears of the end, once.
 	ready chan ended // buffered
@@ -68,7 +71,7 @@ func (c *call) wait(ctx context.Context) (storage.Offset, error) {
 }
 
 func (c *call) free() {
-	c.lane, c.records = nil, nil
+	c.lane, c.records, c.batch = nil, nil, nil
 	c.pool.pool.Put(c)
 }
 

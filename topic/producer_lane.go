@@ -45,7 +45,8 @@ type lane struct {
 
 	mu struct {
 		sync.Mutex
-		queue      []*call
+		queue      []*call // nil for those that gave up, but for the first
+		gone       int     // how many have left the queue's front
 		flight     []*batch
 		out        int  // of flight on their way
 		away       bool // to another node
@@ -89,6 +90,7 @@ func (l *lane) enqueue(c *call) error {
 		return notSent(err)
 	}
 	c.lane, c.state = l, callWaiting
+	c.place = l.mu.gone + len(l.mu.queue)
 	l.mu.queue = append(l.mu.queue, c)
 	l.waiting.Add(int64(c.size))
 	out := l.pumpLocked(nil)
@@ -152,23 +154,13 @@ func (l *lane) giveUp(ctx context.Context, c *call) {
 	var err error
 	switch c.state {
 	case callWaiting:
-		for i, q := range l.mu.queue {
-			if q == c {
-				l.mu.queue = append(l.mu.queue[:i], l.mu.queue[i+1:]...)
-				break
-			}
-		}
+		l.mu.queue[c.place-l.mu.gone] = nil
+		l.dequeueLocked(0)
 		l.waiting.Add(-int64(c.size))
 		l.p.room.give(c.size)
 		err = l.notTakenLocked(ctx.Err())
 	case callClaimed:
-		for _, b := range l.mu.flight {
-			for i := range b.calls {
-				if b.calls[i] == c {
-					b.calls[i] = nil
-				}
-			}
-		}
+		c.batch.calls[c.place] = nil
 		err = &callError{fmt.Sprintf("the records for %v were sent and not answered", l.at()), raftlog.UnknownCause(ctx)}
 	default:
 		l.mu.Unlock()
@@ -177,6 +169,20 @@ func (l *lane) giveUp(ctx context.Context, c *call) {
 	c.state = callEnded
 	l.mu.Unlock()
 	c.end(NoOffset, err)
+}
+
+// dequeueLocked takes n calls, and those behind them that gave up, from the
+// front of the queue.
+func (l *lane) dequeueLocked(n int) {
+	for n < len(l.mu.queue) && l.mu.queue[n] == nil {
+		n++
+	}
+	clear(l.mu.queue[:n])
+	l.mu.gone += n
+	if n == len(l.mu.queue) {
+		n, l.mu.queue = 0, l.mu.queue[:0] // the whole of it is used again
+	}
+	l.mu.queue = l.mu.queue[n:]
 }
 
 func tell(out []ending) {
@@ -243,25 +249,25 @@ func (l *lane) claimLocked() *batch {
 	b := &batch{since: l.mu.queue[0].since}
 	builders := &l.p.m.builders
 	builder := builders.get(l.p.m.cfg.Clock.Now())
-	n := 0
+	n, room := 0, min(len(l.mu.queue), 128)
+	b.calls, b.counts = make([]*call, 0, room), make([]int, 0, room)
 	for _, c := range l.mu.queue {
-		if n > 0 && b.size+c.size > l.limit {
-			break
-		}
-		for i := range c.records {
-			builder.Append(&c.records[i])
+		if c != nil {
+			if b.size > 0 && b.size+c.size > l.limit {
+				break
+			}
+			for i := range c.records {
+				builder.Append(&c.records[i])
+			}
+			c.state, c.batch, c.place = callClaimed, b, len(b.calls)
+			b.calls, b.counts = append(b.calls, c), append(b.counts, len(c.records))
+			b.size += c.size
+			b.count += len(c.records)
+			c.records = nil
 		}
 		n++
-		b.size += c.size
-		b.count += len(c.records)
 	}
-	b.calls, b.counts = make([]*call, n), make([]int, n)
-	for i, c := range l.mu.queue[:n] {
-		b.calls[i], b.counts[i] = c, len(c.records)
-		c.state, c.records = callClaimed, nil
-	}
-	l.mu.queue = append(l.mu.queue[:0], l.mu.queue[n:]...)
-	clear(l.mu.queue[len(l.mu.queue) : len(l.mu.queue)+n])
+	l.dequeueLocked(n)
 	l.waiting.Add(-int64(b.size))
 	b.data = builder.Build(BatchInfo{
 		Incarnation: l.incarnation, Codec: l.p.cfg.Codec,
@@ -426,6 +432,9 @@ func (l *lane) endLocked(out []ending, err error) []ending {
 		out = b.end(out, NoOffset, e)
 	}
 	for _, c := range l.mu.queue {
+		if c == nil {
+			continue
+		}
 		c.state = callEnded
 		l.p.room.give(c.size)
 		out = append(out, ending{c, ended{NoOffset, notSent(err)}})

@@ -95,7 +95,7 @@ func (l *lane) expireLocked(out []ending) []ending {
 	err := l.notTakenLocked(nil)
 	for len(l.mu.queue) > 0 && l.mu.queue[0].since.Before(limit) {
 		c := l.mu.queue[0]
-		l.mu.queue = l.mu.queue[1:]
+		l.dequeueLocked(1)
 		c.state = callEnded
 		l.waiting.Add(-int64(c.size))
 		l.p.room.give(c.size)
@@ -109,7 +109,10 @@ func (l *lane) expireLocked(out []ending) []ending {
 	if len(l.mu.flight) == 0 || !l.mu.flight[0].since.Before(limit) {
 		return out
 	}
-	first := l.mu.flight[0].first
+	first := l.mu.next
+	if b := l.mu.flight[0]; b.numbered { // else all of flight begins at next
+		first = b.first
+	}
 	for len(l.mu.flight) > 0 && l.mu.flight[0].since.Before(limit) {
 		out = l.removeLocked(out, l.mu.flight[0], NoOffset, err)
 	}
