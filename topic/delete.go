@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -96,8 +97,10 @@ func (m *Manager) trySeal(ctx context.Context, a address, p metastore.Partition)
 // Deletions that nobody finished are looked at this often, and not before they
 // have been seen for that long.
 const (
-	finishEvery = 2 * time.Second
-	finishTry   = 10 * time.Second
+	finishEvery  = 2 * time.Second
+	finishTry    = 10 * time.Second
+	finishRarely = time.Minute // between two tries of one
+	finishAtOnce = 16          // topics
 )
 
 // finish finishes deletions that others began: their caller gave up or its node
@@ -111,7 +114,7 @@ func (m *Manager) finish() {
 	}
 	timer := m.cfg.Clock.NewTimer(0)
 	defer timer.Stop()
-	seen := map[storage.Incarnation]time.Time{}
+	seen := map[storage.Incarnation]*retry{}
 	for {
 		_, changed := m.cfg.Meta.Watch()
 		waiting := m.finishDue(seen)
@@ -130,33 +133,47 @@ func (m *Manager) finish() {
 	}
 }
 
-// finishDue tries what has been waiting long enough, and reports whether
-// anything is waiting.
-func (m *Manager) finishDue(seen map[storage.Incarnation]time.Time) bool {
+// finishDue tries what has been waiting long enough, side by side and each
+// topic less often the longer it waits, and reports whether anything is waiting.
+func (m *Manager) finishDue(seen map[storage.Incarnation]*retry) bool {
 	now := m.cfg.Clock.Now()
 	deleting := map[storage.Incarnation]bool{}
+	var group sync.WaitGroup
+	slots := make(chan struct{}, finishAtOnce)
 	for _, t := range m.cfg.Meta.Topics() {
 		if t.State != metastore.TopicDeleting {
 			continue
 		}
 		deleting[t.Incarnation] = true
-		if _, ok := seen[t.Incarnation]; !ok {
-			seen[t.Incarnation] = now
+		due := seen[t.Incarnation]
+		if due == nil {
+			due = &retry{pause: finishEvery, at: now.Add(finishEvery)}
+			seen[t.Incarnation] = due
 		}
-		if now.Sub(seen[t.Incarnation]) < finishEvery {
+		if now.Before(due.at) {
 			continue
 		}
-		ctx, cancel := within(m.life, m.cfg.Clock, finishTry)
-		err := m.finishDelete(ctx, &t)
-		cancel()
-		if err != nil && m.life.Err() == nil {
-			m.cfg.Logger.Warn("a topic's deletion waits", zap.String("topic", t.Name), zap.Error(err))
-		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			m.tryFinish(&t)
+			due.pause = min(2*due.pause, finishRarely)
+			due.at = m.cfg.Clock.Now().Add(due.pause)
+		})
 	}
+	group.Wait()
 	for i := range seen {
 		if !deleting[i] {
 			delete(seen, i)
 		}
 	}
 	return len(deleting) > 0
+}
+
+func (m *Manager) tryFinish(t *metastore.Topic) {
+	ctx, cancel := within(m.life, m.cfg.Clock, finishTry)
+	defer cancel()
+	if err := m.finishDelete(ctx, t); err != nil && m.life.Err() == nil {
+		m.cfg.Logger.Warn("a topic's deletion waits", zap.String("topic", t.Name), zap.Error(err))
+	}
 }

@@ -17,7 +17,7 @@ import (
 // TestCallsThatGiveUpLeaveTheOthersInOrder: from the front, the middle and the
 // end of what waits, and from what was claimed.
 //
-// Property: P5 (red: calls that gave up stayed in the queue)
+// Property: P6 (red: calls that gave up stayed in the queue)
 func TestCallsThatGiveUpLeaveTheOthersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
