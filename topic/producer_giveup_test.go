@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +35,7 @@ func TestCallsThatGiveUpLeaveTheOthersInOrder(t *testing.T) {
 		defer cancel()
 		var waiting sync.WaitGroup
 		var want []string
-		failed := 0
+		var failed atomic.Int64
 		for i := range 500 {
 			ctx := impatient
 			if i%7 == 3 {
@@ -44,7 +45,7 @@ func TestCallsThatGiveUpLeaveTheOthersInOrder(t *testing.T) {
 			p.ProduceAsync(ctx, "orders", record(fmt.Sprint(i)), func(_ topic.Position, err error) {
 				defer waiting.Done()
 				if err != nil {
-					failed++
+					failed.Add(1)
 				}
 			})
 		}
@@ -52,7 +53,7 @@ func TestCallsThatGiveUpLeaveTheOthersInOrder(t *testing.T) {
 		synctest.Wait()
 		isolate(false)
 		waiting.Wait()
-		require.Equal(t, 500-len(want), failed)
+		require.EqualValues(t, 500-len(want), failed.Load())
 		require.Equal(t, want, c.node(1).dump("orders", 0))
 	})
 }

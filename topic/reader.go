@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -47,7 +48,8 @@ type ReadRecord struct {
 // high watermark that it has seen never goes back, whichever replicas it meets,
 // and it meets no gap.
 //
-// A Reader is for one goroutine; only Close may be called from others.
+// A Reader is for one goroutine; only Close and HighWatermark may be called from
+// others.
 type Reader struct {
 	address
 	m     *Manager
@@ -58,9 +60,9 @@ type Reader struct {
 	close context.CancelFunc
 
 	next   storage.Offset
-	seen   storage.Offset
-	away   int  // which replica elsewhere is asked
-	behind bool // the replica here is, as far as is known
+	seen   atomic.Int64 // highest watermark; written by the calls, read by anyone
+	away   int          // which replica elsewhere is asked
+	behind bool         // the replica here is, as far as is known
 	buf    []byte
 	view   View
 	it     BatchRecords // of Records
@@ -133,7 +135,7 @@ func (r *Reader) start(ctx context.Context, at Start) error {
 		}
 		r.next = at.offset
 	}
-	r.seen = o.end
+	r.seen.Store(int64(o.end))
 	return nil
 }
 
@@ -141,8 +143,9 @@ func (r *Reader) start(ctx context.Context, at Start) error {
 func (r *Reader) Offset() storage.Offset { return r.next }
 
 // HighWatermark is the highest watermark that the reader was shown: the offset
-// behind the last record that it may read so far.
-func (r *Reader) HighWatermark() storage.Offset { return r.seen }
+// behind the last record that it may read so far. It may be called beside a
+// call that reads, to watch how far behind that is.
+func (r *Reader) HighWatermark() storage.Offset { return storage.Offset(r.seen.Load()) }
 
 // Close ends the reader: a call that waits ends with ErrClosed, and so do all
 // later ones. It is idempotent.

@@ -30,7 +30,7 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 		if err := r.closed(ctx); err != nil {
 			return Fetched{}, because(err, last)
 		}
-		req := FetchRequest{From: r.next, MaxBytes: maxBytes, Seen: r.seen}
+		req := FetchRequest{From: r.next, MaxBytes: maxBytes, Seen: r.HighWatermark()}
 		f, err := r.fetchHere(ctx, req)
 		switch {
 		case err == nil && len(f.Data) == 0 && r.closed(ctx) == nil:
@@ -43,7 +43,7 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 		}
 		switch {
 		case err == nil:
-			r.seen = max(r.seen, f.HighWatermark)
+			r.seen.Store(int64(max(r.HighWatermark(), f.HighWatermark)))
 			if len(f.Data) > 0 {
 				return f, nil
 			}
@@ -67,7 +67,7 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 // All others are asked in turn, because they may be as well. Where no other one
 // answers, there is nothing new; nor is it waited for when the one here moves.
 func (r *Reader) compare(ctx context.Context, req FetchRequest) (Fetched, error) {
-	nothing := Fetched{Next: req.From, HighWatermark: r.seen}
+	nothing := Fetched{Next: req.From, HighWatermark: r.HighWatermark()}
 	replica := r.m.replica(r.address)
 	if replica == nil {
 		return nothing, nil
