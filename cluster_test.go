@@ -66,7 +66,6 @@ func TestOneNode(t *testing.T) {
 	})
 }
 
-// Property: P1, P6, P8 (red: see topic; here the way through whole nodes)
 func TestEveryNodeServes(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -147,7 +146,6 @@ func TestLeadersDieOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// Property: J2, J3 (red: see membership; open: joining)
 func TestAWipedMemberSaysSo(t *testing.T) {
 	for _, wiped := range []int{0, 2} {
 		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
@@ -266,7 +264,7 @@ func failMetadataLog(c *testcluster.Cluster, i int, when <-chan struct{}) {
 	})
 }
 
-// Property: L3, L4 (red: Close without its once; WaitReady not selecting on the node's life)
+// Property: L3 (red: a second Close waited inside sync.Once: the bubble hung)
 func TestCloseAtAnyMoment(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -306,7 +304,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 	})
 }
 
-// Property: L2 (red: metrics registered without the labels of the node; open: more than metrics in one process is what every cluster test shows)
+// Property: L2 (red: a collector that describes nothing: closed nodes stayed in the host's registry)
 func TestNodesShareNothing(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	testcluster.Run(t, testcluster.Options{Config: func(cfg *stele.Config) { cfg.Metrics = registry }}, func(c *testcluster.Cluster) {

@@ -92,7 +92,7 @@ func run(ctx context.Context, gs ...*Genesis) ([]*Founding, []error) {
 	return fs, errs
 }
 
-// Property: J2, J3 (red: Run founding when a round had no answer; the offer not sent: then only the next round's ask)
+// Property: J2, J3 (red: an answer missing in a round counted as agreement)
 func TestThreeMembersBecomeOneCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice()
@@ -142,7 +142,7 @@ func TestGenesisSurvivesARestartOfEachMember(t *testing.T) {
 	})
 }
 
-// Property: J2, J3 (red: Learn not checking that the genesis lists this life; open: joining)
+// Property: J2, J3 (red: Learn not checking that the genesis lists this life: the test never ended; open: joining)
 func TestAWipedMemberFoundsNoRival(t *testing.T) {
 	for _, wiped := range []int{0, 2} {
 		t.Run(three[wiped].Name, func(t *testing.T) {

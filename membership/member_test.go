@@ -267,7 +267,7 @@ func (w *world) settle() {
 	}
 }
 
-// Property: J2 (red: an answer missing in a round counted as agreement; open: with joining)
+// Property: J2 (red: an answer missing in a round counted as agreement; a probe of a strange founder answered unasked: seed 1850; open: with joining)
 func TestGenesisNeverMakesTwoClusters(t *testing.T) {
 	seeds := *genesisSeeds
 	if testing.Short() {
