@@ -83,6 +83,13 @@ func (a *applier) halt(err error) <-chan struct{} {
 	return a.mu.quiet
 }
 
+// halted returns the first error that halt was called with.
+func (a *applier) halted() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.halted
+}
+
 func (a *applier) run(g *Group) {
 	for {
 		batch, more := a.next()

@@ -74,7 +74,7 @@ func (l *loop) park(r ReplicaID) *Group {
 	}
 	g.setUnapplied(0)
 	g.applier.halt(ErrClosed)
-	l.endWaiting(g, ErrClosed)
+	l.endWaiting(g, g.applier.halted()) // what failed just before is why, not the close
 	return g
 }
 

@@ -36,17 +36,18 @@ func TestAReplicaThatFailedSaysWhy(t *testing.T) {
 		})
 		for _, n := range c.running() {
 			p := producer(t, n, topic.ProducerConfig{Anonymous: true})
-			var err error
-			for range 2 { // the first record fails it
-				_, err = p.Produce(t.Context(), "orders", record("x"))
+			var noLeader *topic.NoLeaderError
+			settle(t, "without a leader", func() bool {
+				// What reached the log before it failed, again each time that it
+				// is opened, has an unknown outcome.
+				_, err := p.Produce(t.Context(), "orders", record("x"))
 				require.Error(t, err)
 				require.NoError(t, outcomes(err))
-			}
-			require.ErrorIs(t, err, raftlog.ErrRetry)
-			var noLeader *topic.NoLeaderError
-			require.ErrorAs(t, err, &noLeader)
-			require.ErrorContains(t, err, "orders/0")
-			require.ErrorContains(t, err, broken.Error())
+				require.ErrorContains(t, err, "orders/0")
+				require.ErrorContains(t, err, broken.Error())
+				return errors.As(err, &noLeader)
+			})
+			require.ErrorIs(t, noLeader, raftlog.ErrRetry)
 		}
 		s := holder.topics.Status()
 		require.Len(t, s, 1)
