@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/stelelog/stele"
+)
+
+// client talks to the first of some nodes that answers. It is for one goroutine.
+type client struct {
+	addrs   []string
+	timeout time.Duration // of a call, all attempts together
+	http    *http.Client
+	at      int // the address that is tried first
+}
+
+// clientFlags adds the flags that all clients have.
+func clientFlags(f *flags) (finish func() (*client, error)) {
+	addrs := f.String("http", defaultHTTP, "HTTP `addresses` of nodes, a,b,c: the first that can serve is asked\n")
+	timeout := f.Duration("timeout", 30*time.Second, "how long to try")
+	return func() (*client, error) {
+		c := &client{addrs: splitAddrs(*addrs), timeout: *timeout, http: &http.Client{Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+			MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
+		}}}
+		switch {
+		case len(c.addrs) == 0:
+			return nil, &usageError{"-http is empty: want host:port,..."}
+		case c.timeout <= 0:
+			return nil, &usageError{fmt.Sprintf("-timeout %v: want more than 0", c.timeout)}
+		}
+		return c, nil
+	}
+}
+
+// remoteError is an error that a node answered, or why none did.
+type remoteError struct {
+	outcome stele.Outcome
+	text    string
+}
+
+func (e *remoteError) Error() string { return e.text }
+
+func remoteOutcome(err error) stele.Outcome {
+	var remote *remoteError
+	if errors.As(err, &remote) {
+		return remote.outcome
+	}
+	return stele.OutcomeUnknown
+}
+
+// fork is a client for another goroutine.
+func (c *client) fork() *client {
+	return &client{addrs: c.addrs, timeout: c.timeout, http: c.http, at: c.at}
+}
+
+// goOn makes the next address the first.
+func (c *client) goOn() { c.at = (c.at + 1) % len(c.addrs) }
+
+// anyNode calls f for one address after the other until the outcome of its error
+// is not retry, in rounds, until the timeout. It returns the last error that is
+// not about time.
+func (c *client) anyNode(ctx context.Context, f func(ctx context.Context, addr string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	pause := 50 * time.Millisecond
+	for {
+		var last error
+		for range c.addrs {
+			err := f(ctx, c.addrs[c.at])
+			if err == nil || remoteOutcome(err) != stele.OutcomeRetry {
+				return err
+			}
+			if last == nil || ctx.Err() == nil {
+				last = err
+			}
+			c.goOn()
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, time.Second)
+		case <-ctx.Done():
+			return fmt.Errorf("tried for %v: %w", c.timeout, last)
+		}
+	}
+}
+
+// do sends one request to one node. The caller closes the body of an answer
+// that is not an error. Whoever was not reached at all cannot have done
+// anything: that is retry; a connection that broke later is unknown, except
+// where the request only reads.
+func (c *client) do(ctx context.Context, addr, method, path string, query url.Values, body []byte) (*http.Response, error) {
+	reached := false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached = true }}
+	u := url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: query.Encode()}
+	var content io.Reader
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), method, u.String(), content)
+	if err != nil {
+		return nil, &remoteError{stele.OutcomeRefused, err.Error()}
+	}
+	answer, err := c.http.Do(req)
+	if err != nil {
+		outcome := stele.OutcomeUnknown
+		if !reached || method == http.MethodGet {
+			outcome = stele.OutcomeRetry
+		}
+		return nil, &remoteError{outcome, err.Error()}
+	}
+	if answer.StatusCode < 300 {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	var told answerError
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	if err == nil {
+		err = json.Unmarshal(text, &told)
+	}
+	if err != nil || told.Error == "" {
+		return nil, &remoteError{stele.OutcomeUnknown, fmt.Sprintf("%s answered %s: %.200s", addr, answer.Status, text)}
+	}
+	return nil, &remoteError{parseOutcome(told.Outcome), told.Error}
+}
+
+// parseOutcome reads the word that an outcome travels as.
+func parseOutcome(s string) stele.Outcome {
+	for _, o := range []stele.Outcome{stele.OutcomeRetry, stele.OutcomeRefused} {
+		if s == o.String() {
+			return o
+		}
+	}
+	return stele.OutcomeUnknown
+}
+
+// callJSON asks any node, and reads its answer into v, if that is not nil.
+func (c *client) callJSON(ctx context.Context, method, path string, query url.Values, body, v any) error {
+	var content []byte
+	if body != nil {
+		var err error
+		if content, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	return c.anyNode(ctx, func(ctx context.Context, addr string) error {
+		return c.jsonFrom(ctx, addr, method, path, query, content, v)
+	})
+}
+
+// jsonFrom asks one node. The node gets the time that there is left.
+func (c *client) jsonFrom(ctx context.Context, addr, method, path string, query url.Values, body []byte, v any) error {
+	answer, err := c.do(ctx, addr, method, path, query, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if v == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, 64<<20)).Decode(v); err != nil {
+		return &remoteError{stele.OutcomeUnknown, fmt.Sprintf("the answer of %s: %v", addr, err)}
+	}
+	return nil
+}
+
+// topicPath is a topic's path, or with more that of something of it.
+func topicPath(topic string, more string) string { return "/topics/" + url.PathEscape(topic) + more }
+
+// withTimeout is the parameter that lets a node try for about as long as we do:
+// less, so that its answer still finds us.
+func (c *client) withTimeout(values ...string) url.Values {
+	q := url.Values{"timeout": {min(c.timeout*3/4, maxTimeout).String()}}
+	for i := 0; i < len(values); i += 2 {
+		q.Set(values[i], values[i+1])
+	}
+	return q
+}
+
+func itoa[T ~int64 | ~uint32](n T) string { return strconv.FormatInt(int64(n), 10) }

@@ -1,0 +1,96 @@
+// Cluster runs one node of a replicated topic log per process, over TCP, and
+// talks to any of them over a small HTTP API that belongs to this example.
+//
+// # Three nodes in three terminals
+//
+// Once:
+//
+//	go build -o cluster ./examples/cluster
+//
+// In three terminals; what is not said defaults to three nodes on this machine,
+// with directories below cluster-data:
+//
+//	./cluster node -name a
+//	./cluster node -name b
+//	./cluster node -name c
+//
+// In a fourth:
+//
+//	./cluster create -topic lines -partitions 6
+//	seq 100000 | ./cluster produce -topic lines
+//	./cluster consume -topic lines | sort -n | tail -n 1
+//
+// Kill any node (kill -9) while produce runs, or start it again: the others go
+// on, and it catches up. Ctrl-C in the three terminals stops the nodes in good
+// order; then
+//
+//	./cluster inspect cluster-data/a cluster-data/b cluster-data/c
+//
+// verifies every checksum and compares the replicas.
+//
+// On three machines every node gets the same -peers, and an address to listen
+// on; clients get the HTTP addresses:
+//
+//	PEERS=a=10.0.0.1:7100@10.0.0.1:8100,b=10.0.0.2:7100@10.0.0.2:8100,c=10.0.0.3:7100@10.0.0.3:8100
+//	./cluster node -name a -dir /var/lib/cluster -peers $PEERS
+//	./cluster status -http 10.0.0.1:8100,10.0.0.2:8100,10.0.0.3:8100
+//
+// Nobody is asked who they are, neither by nodes nor by the HTTP API: both belong
+// into a network of their own.
+//
+// # The HTTP API
+//
+//	GET    /ready                           200 or 503, and why: {"code": ..., "reason": ...}
+//	GET    /metrics                         for Prometheus
+//	GET    /status[?topic=T]                what this node knows of itself and its replicas
+//	GET    /topics                          all topics
+//	GET    /topics/T                        one topic
+//	POST   /topics/T                        create: {"partitions": 6, "replicas": 3}, both optional
+//	DELETE /topics/T                        delete
+//	POST   /topics/T/records                produce
+//	GET    /topics/T/records?partition=N    consume
+//
+// All but the first three take ?timeout=, 10 s if it is not given, 5 min at most.
+//
+// An error is an answer of 400 or more with {"error": ..., "outcome": ...}. The
+// outcome says what it means for the request: retry (nothing happened, here or
+// elsewhere it may succeed), refused (nothing happened, nothing ever will),
+// unknown (it may have happened, or may yet). An answer that does not arrive, or
+// not whole, is unknown.
+//
+// # Produce
+//
+//	POST /topics/T/records[?partition=N][&key-separator=S]
+//
+// The body has a record in each line, of any bytes but the line feed; the last
+// line feed may be missing. It has at most 17 MiB and 100,000 lines. With a
+// key-separator what is before the first one in a line is the record's key, and
+// a line without one has no key. A key chooses the partition; without one it is
+// any, unless it is given.
+//
+// The answer, status 200, has a line for each run of records to which the same
+// happened, in the order of the records, and a last line with their number:
+//
+//	ok COUNT PARTITION OFFSET     COUNT records at OFFSET, OFFSET+1, ...
+//	retry COUNT SENTENCE          not appended; it may succeed later
+//	refused COUNT SENTENCE        not appended, and never will be
+//	unknown COUNT SENTENCE        perhaps appended, now or later
+//	end TOTAL
+//
+// ok means synced by a majority of the replicas. Nothing is answered before all
+// of the request's records are. Records of one request for one partition are
+// appended in their order; with partition=N none behind one that failed is sent.
+// All requests of a node share one idempotent producer, so what it repeats is
+// appended once; but what a client sends again is another record.
+//
+// # Consume
+//
+//	GET /topics/T/records?partition=N[&from=start|end|OFFSET][&n=MAX][&follow=true]
+//
+// The answer, with the header Stele-Offset for the first offset, has a JSON object
+// in each line: partition, offset, timestamp (ms), key and value. A key or value
+// that is null is not there; one that is not UTF-8 is key64 or value64, in
+// base64. The last line is {"next": OFFSET}, where to go on, with error and
+// outcome if that is why it ended. Without follow it ends with the last record
+// that was acknowledged before the request; with it, never.
+package main

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], console{os.Stdin, os.Stdout, os.Stderr}))
+}
+
+// console is what a command reads and writes.
+type console struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// command is one sub-command. It parses its arguments itself.
+type command struct {
+	name, args, about string
+	run               func(ctx context.Context, args []string, io console) error
+}
+
+func commands() []command {
+	return []command{
+		{"node", "-name NAME [-peers ...]", "run one node of a cluster, until SIGTERM or Ctrl-C", runNode},
+		{"create", "-topic T [-partitions N]", "create a topic", runCreate},
+		{"delete", "-topic T", "delete a topic", runDelete},
+		{"topics", "", "list the topics", runTopics},
+		{"produce", "-topic T", "append the lines of standard input", runProduce},
+		{"consume", "-topic T [-from X] [-follow]", "print records", runConsume},
+		{"inspect", "DIR...", "read the directories of stopped nodes and verify every checksum", runInspect},
+	}
+}
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a command line that makes no sense. It was explained already if
+// it has no text.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+// run runs one command and returns the exit code.
+func run(ctx context.Context, args []string, io console) int {
+	if len(args) == 0 || slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
+		usage(io.err)
+		if len(args) == 0 {
+			return exitUsage
+		}
+		return exitOK
+	}
+	all := commands()
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		fmt.Fprintf(io.err, "cluster: unknown command %q; `cluster -h` lists them\n", args[0])
+		return exitUsage
+	}
+	err := all[i].run(ctx, args[1:], io)
+	var wrong *usageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.As(err, &wrong):
+		fmt.Fprintf(io.err, "cluster %s: %s; `cluster %s -h` explains\n", args[0], wrong.text, args[0])
+		return exitUsage
+	}
+	fmt.Fprintf(io.err, "cluster %s: %v\n", args[0], err)
+	return exitFailed
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Cluster runs one node of a replicated topic log per process, and talks to nodes.\n\nUsage:\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  cluster %-38s %s\n", c.name+" "+c.args, c.about)
+	}
+	fmt.Fprint(w, "\n`cluster COMMAND -h` explains the flags of a command.\n")
+}
+
+// flags are the flags of a command, with the sentence that its -h begins with.
+type flags struct {
+	*flag.FlagSet
+	io console
+}
+
+func newFlags(name, about string, out console) *flags {
+	f := &flags{flag.NewFlagSet(name, flag.ContinueOnError), out}
+	f.SetOutput(io.Discard) // errors are told by run
+	f.Usage = func() {
+		fmt.Fprintf(out.err, "%s\n\nFlags of `cluster %s`:\n\n", strings.TrimSpace(about), name)
+		f.SetOutput(out.err)
+		f.PrintDefaults()
+		f.SetOutput(io.Discard)
+	}
+	return f
+}
+
+// parse refuses what is left behind the flags, unless positional says that it is
+// wanted.
+func (f *flags) parse(args []string, positional bool) error {
+	usage := f.Usage
+	f.Usage = func() {} // a wrong flag gets one line, not a page
+	err := f.Parse(args)
+	f.Usage = usage
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		f.Usage()
+		return err
+	case err != nil:
+		return &usageError{err.Error()}
+	case f.NArg() > 0 && !positional:
+		hint := ""
+		if f.Lookup("topic") != nil {
+			hint = fmt.Sprintf(" (a topic is named by -topic %s)", f.Arg(0))
+		}
+		return &usageError{fmt.Sprintf("unexpected argument %q%s", f.Arg(0), hint)}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/stelelog/stele"
+)
+
+const nodeAbout = `
+Node runs one node until SIGTERM or Ctrl-C; a second one aborts. All nodes get
+the same -peers, and the cluster is founded when all of them were up once.
+
+Without -peers it is one of three nodes on this machine: run it three times, with
+-name a, b and c. Exit status: 0 after a clean stop; 1 if the node failed or was
+aborted, and the last line says why; 2 if the command line makes no sense.
+`
+
+// nodeFlags is the command line of a node.
+type nodeFlags struct {
+	config stele.Config
+	peers  []peer
+	http   string
+	level  zapcore.Level
+	stop   time.Duration
+}
+
+func parseNode(args []string, io console) (*nodeFlags, error) {
+	f := newFlags("node", nodeAbout, io)
+	var n nodeFlags
+	f.StringVar(&n.config.Name, "name", "", "`name` of this node, one of -peers")
+	f.StringVar(&n.config.Cluster, "cluster", "example", "`name` of the cluster: nodes of another one are refused")
+	f.StringVar(&n.config.Dir, "dir", "", "data `directory` of this node (default: cluster-data/NAME)")
+	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default: that in -peers)")
+	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default: that behind @ in -peers)")
+	advertise := f.String("advertise", "", "`address` at which the others reach this node; the same as in -peers, which is the default")
+	peers := f.String("peers", defaultPeers, "all initial `members`, this one too, equal on all: name=addr[@http-addr],...\n")
+	level := f.String("log", "info", "`level` of the log: debug, info, warn or error")
+	f.DurationVar(&n.stop, "stop-timeout", 10*time.Second, "how long a clean stop may take before it becomes an abort")
+	if err := f.parse(args, false); err != nil {
+		return nil, err
+	}
+	if n.config.Name == "" {
+		return nil, &usageError{"-name is missing: one of the names in -peers"}
+	}
+	var err error
+	if n.peers, err = parsePeers(*peers); err != nil {
+		return nil, err
+	}
+	if n.level, err = zapcore.ParseLevel(*level); err != nil {
+		return nil, &usageError{fmt.Sprintf("-log %q: want debug, info, warn or error", *level)}
+	}
+	if err := n.complete(*advertise); err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+// complete fills in what follows from -peers.
+func (n *nodeFlags) complete(advertise string) error {
+	if n.config.Dir == "" {
+		n.config.Dir = filepath.Join("cluster-data", n.config.Name)
+	}
+	for _, p := range n.peers {
+		n.config.InitialMembers = append(n.config.InitialMembers, p.Peer)
+		if p.Name != n.config.Name {
+			continue
+		}
+		if n.http == "" {
+			n.http = p.http
+		}
+		if advertise != "" && advertise != p.Addr {
+			return &usageError{fmt.Sprintf("-advertise %s: -peers has %s for %s, and the others dial that", advertise, p.Addr, p.Name)}
+		}
+	}
+	if n.http == "" {
+		return &usageError{"-http is missing: the address of this node's HTTP API, or name=addr@http-addr in -peers"}
+	}
+	if n.stop <= 0 {
+		return &usageError{fmt.Sprintf("-stop-timeout %v: want more than 0", n.stop)}
+	}
+	return nil
+}
+
+func newLogger(w zapcore.WriteSyncer, level zapcore.Level) *zap.Logger {
+	enc := zap.NewDevelopmentEncoderConfig()
+	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+	enc.EncodeLevel = zapcore.CapitalLevelEncoder
+	enc.ConsoleSeparator = "  "
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(w), level))
+}
+
+// runNode is the only command that stays.
+func runNode(ctx context.Context, args []string, io console) error {
+	n, err := parseNode(args, io)
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	log := newLogger(zapcore.AddSync(io.err), n.level)
+	listener, err := net.Listen("tcp", n.http)
+	if err != nil {
+		return fmt.Errorf("-http: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.config.Logger, n.config.Metrics = log, registry
+	node, err := stele.Open(ctx, n.config)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	s := newServer(node, n, registry)
+	log.Info("serving", zap.String("node", node.Name()), zap.String("peers_reach_it_at", node.Addr()),
+		zap.String("http", listener.Addr().String()), zap.String("dir", n.config.Dir))
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(listener) }()
+
+	err = watch(node, log, signals, served)
+	return errors.Join(err, s.stop(n.stop, signals, log))
+}
+
+// watch returns when the node is to be stopped: nil for a signal, an error if
+// it cannot serve any more.
+func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <-chan error) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	var last stele.Readiness
+	for {
+		if r := node.Readiness(); r != last {
+			last = r
+			log.Info("readiness", zap.String("code", string(r.Code)), zap.String("reason", r.Reason))
+			if r.Code == stele.Failed || r.Code == stele.NotListed {
+				return fmt.Errorf("the node cannot go on: %v", r)
+			}
+		}
+		select {
+		case s := <-signals:
+			log.Info("stopping", zap.Stringer("signal", s))
+			return nil
+		case err := <-served:
+			return fmt.Errorf("the HTTP server ended: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// stop ends the node in good order: what was produced is answered, followers
+// are told to go elsewhere, leaderships are handed over. It becomes an abort
+// after the timeout, or with a second signal.
+func (s *server) stop(timeout time.Duration, signals <-chan os.Signal, log *zap.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	aborted := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(aborted)
+		select {
+		case <-signals:
+			log.Warn("aborting")
+			cancel()
+			s.node.Abort()
+		case <-ctx.Done():
+			s.node.Abort()
+		case <-done:
+		}
+	}()
+	s.endLife()
+	if err := s.closeProducer(min(timeout/2, 3*time.Second)); err != nil {
+		log.Warn("some records were not answered", zap.Error(err))
+	}
+	err := errors.Join(s.http.Shutdown(ctx), s.node.Close(ctx))
+	late := ctx.Err()
+	close(done)
+	<-aborted
+	_ = s.http.Close()
+	switch {
+	case errors.Is(late, context.DeadlineExceeded):
+		return fmt.Errorf("aborted: the stop took longer than %v", timeout)
+	case late != nil:
+		return errors.New("aborted by a second signal")
+	case err != nil:
+		return fmt.Errorf("stop: %w", err)
+	}
+	log.Info("stopped")
+	return nil
+}

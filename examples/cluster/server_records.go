@@ -1,0 +1,333 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/topic"
+)
+
+// produce appends the records of the body, and says of each what became of it.
+// Nothing is written before all are answered, so an answer that is cut off, or
+// none, means unknown.
+func (s *server) produce(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "partition", "key-separator", "timeout")
+	partition := p.number("partition", math.MaxUint32, -1)
+	separator := p.values.Get("key-separator")
+	if p.err == nil && r.ContentLength > maxBody {
+		p.err = &requestError{http.StatusRequestEntityTooLarge, stele.OutcomeRefused,
+			fmt.Sprintf("the body has %d bytes: want at most %d", r.ContentLength, maxBody)}
+	}
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = maxBody
+	}
+	if !s.bodies.take(size) {
+		return &requestError{http.StatusServiceUnavailable, stele.OutcomeRetry, "too many records are on their way through this node"}
+	}
+	defer s.bodies.give(size)
+	body, err := readAll(w, r, maxBody)
+	if err != nil {
+		return err
+	}
+	producer, err := s.theProducer()
+	if err != nil {
+		return err
+	}
+	if n := bytes.Count(body, []byte("\n")); n > maxRecords {
+		return badRequest("the body has %d lines: want at most %d", n, maxRecords)
+	}
+	records := linesOf(body, separator)
+	var results []result
+	if partition < 0 {
+		results = produceAnywhere(ctx, producer, r.PathValue("topic"), records)
+	} else {
+		results = produceTo(ctx, producer, r.PathValue("topic"), uint32(partition), records)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	limitTime(w, r)
+	_, _ = w.Write(encodeResults(results)) // a client that went away needs no answer
+	return nil
+}
+
+// linesOf makes a record of each line. What is before the first separator is
+// the key; a line without one, and all if there is no separator, has none.
+func linesOf(body []byte, separator string) []stele.Record {
+	var records []stele.Record
+	for len(body) > 0 {
+		line, rest, _ := bytes.Cut(body, []byte("\n"))
+		body = rest
+		record := stele.Record{Value: line}
+		if separator != "" {
+			if key, value, ok := bytes.Cut(line, []byte(separator)); ok {
+				record.Key, record.Value = key, value
+			}
+		}
+		records = append(records, record)
+	}
+	return records
+}
+
+// result is what became of one record.
+type result struct {
+	at  stele.Position
+	err error
+}
+
+// produceAnywhere sends records where their keys belong. Each has an outcome of
+// its own.
+func produceAnywhere(ctx context.Context, p *stele.Producer, name string, records []stele.Record) []result {
+	results := make([]result, len(records))
+	var wg sync.WaitGroup
+	wg.Add(len(records))
+	for i, record := range records {
+		p.ProduceAsync(ctx, name, record, func(at stele.Position, err error) {
+			results[i] = result{at, err}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// produceTo sends records to one partition in their order, a batch in each
+// call, so that each has the outcome of its batch. What is behind a batch that
+// failed is not sent.
+func produceTo(ctx context.Context, p *stele.Producer, name string, partition uint32, records []stele.Record) []result {
+	var results []result
+	for len(records) > 0 {
+		n, err := topic.Fitting(records)
+		var at []stele.Position
+		if err == nil {
+			at, err = p.ProduceTo(ctx, name, partition, records[:n]...)
+		}
+		for i := range max(n, 1) {
+			if err == nil || i < len(at) && at[i].Offset != topic.NoOffset {
+				results = append(results, result{at: at[i]})
+			} else {
+				results = append(results, result{err: err})
+			}
+		}
+		records = records[max(n, 1):]
+		if err != nil {
+			for range records {
+				results = append(results, result{err: errBehind})
+			}
+			return results
+		}
+	}
+	return results
+}
+
+var errBehind = &requestError{http.StatusServiceUnavailable, stele.OutcomeRetry, "not sent: a record before it failed"}
+
+// encodeResults writes runs of equal results; doc.go has the form.
+func encodeResults(results []result) []byte {
+	var b []byte
+	for i := 0; i < len(results); {
+		first, n := results[i], 1
+		for i+n < len(results) && results[i+n].follows(first, n) {
+			n++
+		}
+		if first.err == nil {
+			b = fmt.Appendf(b, "ok %d %d %d\n", n, first.at.Partition, first.at.Offset)
+		} else {
+			text := strings.ReplaceAll(first.err.Error(), "\n", "; ")
+			b = fmt.Appendf(b, "%v %d %s\n", outcomeOf(first.err), n, text)
+		}
+		i += n
+	}
+	return fmt.Appendf(b, "end %d\n", len(results))
+}
+
+// follows reports whether r is the n-th of a run that begins with first.
+func (r *result) follows(first result, n int) bool {
+	if first.err == nil {
+		return r.err == nil && r.at.Partition == first.at.Partition && r.at.Offset == first.at.Offset+stele.Offset(n)
+	}
+	return r.err != nil && r.err.Error() == first.err.Error() && outcomeOf(r.err) == outcomeOf(first.err)
+}
+
+// recordLine is a record as it travels. A key or value that is not UTF-8 goes
+// as base64 instead; one that is null goes not at all.
+type recordLine struct {
+	Partition uint32  `json:"partition"`
+	Offset    int64   `json:"offset"`
+	Timestamp int64   `json:"timestamp"` // ms since 1970 UTC
+	Key       *string `json:"key,omitempty"`
+	Key64     []byte  `json:"key64,omitempty"`
+	Value     *string `json:"value,omitempty"`
+	Value64   []byte  `json:"value64,omitempty"`
+}
+
+// lastLine ends an answer of records.
+type lastLine struct {
+	Next    *int64 `json:"next"` // the offset to go on from
+	Error   string `json:"error,omitempty"`
+	Outcome string `json:"outcome,omitempty"`
+}
+
+func textOrBytes(b []byte) (*string, []byte) {
+	if b == nil {
+		return nil, nil
+	}
+	if s := string(b); utf8.ValidString(s) {
+		return &s, nil
+	}
+	return nil, b
+}
+
+// consume writes records, one JSON object a line, and a last line that says
+// where to go on.
+func (s *server) consume(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "partition", "from", "n", "follow", "timeout")
+	tp := stele.TopicPartition{Topic: r.PathValue("topic"), Partition: uint32(p.number("partition", math.MaxUint32, 0))}
+	limit := p.number("n", math.MaxInt64, math.MaxInt64)
+	follow := p.flag("follow")
+	from, err := parseFrom(p.values.Get("from"))
+	if err != nil {
+		p.fail("%v", err)
+	}
+	opening, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	end := stele.Offset(math.MaxInt64)
+	if !follow { // up to all that was acknowledged before
+		atEnd, err := s.node.NewReader(opening, tp, stele.FromEnd())
+		if err != nil {
+			return err
+		}
+		end = atEnd.Offset()
+		atEnd.Close()
+	}
+	reader, err := s.node.NewReader(opening, tp, from)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	ctx, stop := context.WithCancelCause(r.Context())
+	defer stop(nil)
+	defer context.AfterFunc(s.life, func() { stop(errStopping) })()
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set(offsetHeader, itoa(reader.Offset()))
+	out := &recordWriter{w: w, control: http.NewResponseController(w), partition: tp.Partition}
+	next, err := out.copy(ctx, reader, end, limit)
+	if context.Cause(ctx) == errStopping {
+		err = errStopping
+	}
+	out.last(next, err)
+	return nil
+}
+
+// offsetHeader says where an answer of records begins.
+const offsetHeader = "Stele-Offset"
+
+var errStopping = &requestError{http.StatusServiceUnavailable, stele.OutcomeRetry, "the node is stopping"}
+
+// parseFrom reads start, end or an offset.
+func parseFrom(s string) (stele.Start, error) {
+	switch s {
+	case "", "start":
+		return stele.FromStart(), nil
+	case "end":
+		return stele.FromEnd(), nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return stele.Start{}, fmt.Errorf("from %q: want start, end or an offset from 0", s)
+	}
+	return stele.FromOffset(stele.Offset(n)), nil
+}
+
+// recordWriter writes lines, and sends them on after each fetch.
+type recordWriter struct {
+	w         http.ResponseWriter
+	control   *http.ResponseController
+	partition uint32
+	buf       bytes.Buffer
+}
+
+// copy writes records from the reader's offset to end, at most limit, and
+// returns where it came to.
+func (o *recordWriter) copy(ctx context.Context, reader *stele.Reader, end stele.Offset, limit int64) (stele.Offset, error) {
+	next := reader.Offset()
+	for next < end && limit > 0 {
+		if err := o.flush(); err != nil { // also before the first wait: the client learns that it is served
+			return next, err
+		}
+		view, err := reader.Fetch(ctx, 1<<20)
+		if err != nil {
+			return next, err
+		}
+		for next < end && limit > 0 && view.Next() {
+			o.record(view.Offset(), view.Record())
+			next = view.Offset() + 1
+			limit--
+		}
+		if err := view.Err(); err != nil {
+			return next, err
+		}
+	}
+	return next, nil
+}
+
+func (o *recordWriter) record(at stele.Offset, r *stele.Record) {
+	line := recordLine{Partition: o.partition, Offset: int64(at), Timestamp: r.Timestamp.UnixMilli()}
+	line.Key, line.Key64 = textOrBytes(r.Key)
+	line.Value, line.Value64 = textOrBytes(r.Value)
+	o.line(line)
+	if o.buf.Len() >= 64<<10 {
+		_ = o.send() // an error comes again with the next one
+	}
+}
+
+func (o *recordWriter) line(v any) {
+	enc := json.NewEncoder(&o.buf)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // these types always encode
+}
+
+func (o *recordWriter) send() error {
+	if err := o.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err := o.w.Write(o.buf.Bytes())
+	o.buf.Reset()
+	return err
+}
+
+func (o *recordWriter) flush() error {
+	if err := o.send(); err != nil {
+		return err
+	}
+	return o.control.Flush()
+}
+
+// last writes the last line; a client that went away does not get it.
+func (o *recordWriter) last(next stele.Offset, err error) {
+	n := int64(next)
+	line := lastLine{Next: &n}
+	if err != nil {
+		line.Error, line.Outcome = err.Error(), outcomeOf(err).String()
+	}
+	o.line(line)
+	_ = o.flush()
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/stelelog/stele"
+)
+
+// statusAnswer is what a node knows of itself, as it travels.
+type statusAnswer struct {
+	Name      string              `json:"name"`
+	Addr      string              `json:"addr"`
+	ID        uint64              `json:"id"` // 0: not part of a cluster yet
+	Cluster   string              `json:"cluster"`
+	ClusterID string              `json:"cluster_id"`
+	Code      stele.ReadinessCode `json:"code"`
+	Reason    string              `json:"reason,omitempty"`
+	Members   []memberAnswer      `json:"members"` // as the flags list them
+	Groups    []groupAnswer       `json:"groups"`  // the metadata first
+}
+
+type memberAnswer struct {
+	Name string `json:"name"`
+	Addr string `json:"addr"`
+	HTTP string `json:"http,omitempty"`
+}
+
+// groupAnswer is the node's replica of one raft group.
+type groupAnswer struct {
+	Topic       string `json:"topic,omitempty"` // empty: the metadata
+	Partition   uint32 `json:"partition"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Group       uint64 `json:"group"`
+	Replica     uint64 `json:"replica"`
+	Role        string `json:"role"`
+	Term        uint64 `json:"term"`
+	Leader      string `json:"leader,omitempty"` // name of its node; empty: none is known
+	Readable    bool   `json:"readable"`
+	Start       int64  `json:"start"`
+	// HighWatermark is the first offset that may not be read yet; of the
+	// metadata, which have no offsets, the index of the last entry applied.
+	HighWatermark int64  `json:"high_watermark"`
+	Error         string `json:"error,omitempty"` // why the replica is not open
+}
+
+func (s *server) status(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "topic")
+	if p.err != nil {
+		return p.err
+	}
+	st := s.node.Status()
+	names := map[stele.NodeID]string{}
+	replicas := map[uint64]string{} // of the metadata
+	for _, m := range s.node.Members() {
+		names[m.Node] = m.Name
+		replicas[uint64(m.Replica)] = m.Name
+	}
+	a := statusAnswer{
+		Name: st.Name, Addr: st.Addr, ID: uint64(st.Node), Cluster: s.flags.config.Cluster, ClusterID: st.ClusterID.String(),
+		Code: st.Readiness.Code, Reason: st.Readiness.Reason, Members: []memberAnswer{}, Groups: []groupAnswer{},
+	}
+	for _, m := range s.flags.peers {
+		a.Members = append(a.Members, memberAnswer{m.Name, m.Addr, m.http})
+	}
+	only := p.values.Get("topic")
+	if g := st.Metadata; g.Group != 0 {
+		line := groupAnswer{
+			Group: uint64(g.Group), Replica: uint64(g.Replica), Role: g.Role.String(), Term: uint64(g.Term),
+			Leader: replicas[uint64(g.Leader)], Readable: g.Readable, HighWatermark: int64(g.Applied),
+		}
+		if g.Failed != nil {
+			line.Error = g.Failed.Error()
+		}
+		a.Groups = append(a.Groups, line)
+	}
+	for _, g := range st.Partitions {
+		if only == "" || g.Topic == only {
+			a.Groups = append(a.Groups, partitionAnswer(g, names))
+		}
+	}
+	writeJSON(w, http.StatusOK, a)
+	return nil
+}
+
+func partitionAnswer(g stele.PartitionStatus, names map[stele.NodeID]string) groupAnswer {
+	line := groupAnswer{
+		Topic: g.Topic, Partition: g.Partition, Incarnation: g.Incarnation.String(), Group: uint64(g.Group),
+		Replica: uint64(g.Replica), Role: g.Role.String(), Term: uint64(g.Term), Leader: names[g.Leader],
+		Readable: g.Readable, Start: int64(g.Start), HighWatermark: int64(g.HighWatermark),
+	}
+	if g.Err != nil {
+		line.Error = g.Err.Error()
+	}
+	return line
+}

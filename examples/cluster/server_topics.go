@@ -1,0 +1,96 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/stelelog/stele"
+)
+
+// topicAnswer is a topic as it travels.
+type topicAnswer struct {
+	Name        string `json:"name"`
+	Incarnation string `json:"incarnation"`
+	State       string `json:"state"`
+	Partitions  uint32 `json:"partitions"`
+	Replicas    uint32 `json:"replicas"`
+}
+
+func answerOf(t stele.Topic) topicAnswer {
+	return topicAnswer{t.Name, t.Incarnation.String(), t.State.String(), t.Config.Partitions, t.Config.Replicas}
+}
+
+// createRequest is what a topic's creator decides; 0 is the library's default.
+type createRequest struct {
+	Partitions    uint32 `json:"partitions"`
+	Replicas      uint32 `json:"replicas"`
+	MaxBatchBytes uint32 `json:"max_batch_bytes"`
+}
+
+func (s *server) listTopics(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "timeout")
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	topics, err := s.node.ListTopics(ctx)
+	if err != nil {
+		return err
+	}
+	answer := make([]topicAnswer, len(topics))
+	for i, t := range topics {
+		answer[i] = answerOf(t)
+	}
+	writeJSON(w, http.StatusOK, answer)
+	return nil
+}
+
+func (s *server) describeTopic(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "timeout")
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	t, err := s.node.DescribeTopic(ctx, r.PathValue("topic"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, answerOf(t))
+	return nil
+}
+
+func (s *server) createTopic(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "timeout")
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	var c createRequest
+	if err := readJSON(w, r, &c); err != nil {
+		return err
+	}
+	t, err := s.node.CreateTopic(ctx, r.PathValue("topic"), stele.TopicConfig{
+		Partitions: c.Partitions, Replicas: c.Replicas, MaxBatchBytes: c.MaxBatchBytes,
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, answerOf(t))
+	return nil
+}
+
+func (s *server) deleteTopic(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "timeout")
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	if err := s.node.DeleteTopic(ctx, r.PathValue("topic")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
