@@ -56,7 +56,7 @@ func FromEnd() Start { return topic.FromEnd() }
 // error is Unknown and the topic may exist. A name that is taken, in whatever
 // case of letters, is Refused.
 func (n *Node) CreateTopic(ctx context.Context, name string, cfg TopicConfig) (Topic, error) {
-	p, err := n.ready()
+	p, err := n.serving(ctx, "Node.CreateTopic")
 	if err != nil {
 		return Topic{}, err
 	}
@@ -66,7 +66,7 @@ func (n *Node) CreateTopic(ctx context.Context, name string, cfg TopicConfig) (T
 // DescribeTopic returns a topic. That there is none is answered only after a
 // linearizable read.
 func (n *Node) DescribeTopic(ctx context.Context, name string) (Topic, error) {
-	p, err := n.ready()
+	p, err := n.serving(ctx, "Node.DescribeTopic")
 	if err != nil {
 		return Topic{}, err
 	}
@@ -76,7 +76,7 @@ func (n *Node) DescribeTopic(ctx context.Context, name string) (Topic, error) {
 // ListTopics returns all topics by name, not older than any change that was
 // acknowledged before the call.
 func (n *Node) ListTopics(ctx context.Context) ([]Topic, error) {
-	p, err := n.ready()
+	p, err := n.serving(ctx, "Node.ListTopics")
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (n *Node) ListTopics(ctx context.Context) ([]Topic, error) {
 // quorum makes the error Unknown: the topic stays in deletion, refuses records,
 // and is finished when the quorum is back.
 func (n *Node) DeleteTopic(ctx context.Context, name string) error {
-	p, err := n.ready()
+	p, err := n.serving(ctx, "Node.DeleteTopic")
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (n *Node) NewProducer(cfg ProducerConfig) (*Producer, error) {
 // NewReader returns a reader of one partition, on whatever node the partition
 // lives. ctx bounds the call, not the reader.
 func (n *Node) NewReader(ctx context.Context, tp TopicPartition, start Start) (*Reader, error) {
-	p, err := n.ready()
+	p, err := n.serving(ctx, "Node.NewReader")
 	if err != nil {
 		return nil, err
 	}

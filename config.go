@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,8 +45,10 @@ type Config struct {
 	// node is open. Each node has its own.
 	Dir string
 	// InitialMembers are the nodes that form the cluster, equal on all of them
-	// (order does not matter): 1 to 5, with distinct names and addresses.
-	// Nothing is formed before all of them are up once.
+	// (order does not matter): 1 to 5, with distinct addresses and with names
+	// that differ in more than the case of letters. Nothing is formed before all
+	// of them are up once. From then on the names stay as they are; an address
+	// may be changed on all nodes, by opening each of them again.
 	InitialMembers []Peer
 
 	// Listen is the TCP address to listen on. Default: this node's address in
@@ -87,7 +91,9 @@ type Config struct {
 	// a checkpoint is behind. Default 128 MiB, 16 KiB to 1 GiB.
 	JournalBytes int64
 	// SegmentBytes is the size at which a partition log begins a new file. It
-	// must be equal on all nodes of a cluster. Default 64 MiB, 4 KiB to 1 GiB.
+	// must be equal on all nodes of a cluster, which forms only then, and a
+	// directory keeps the one that it began with: replicas of a partition have
+	// equal files. Default 64 MiB, 4 KiB to 1 GiB.
 	SegmentBytes int64
 	// UncommittedBytes bounds what one raft group holds that no quorum has
 	// confirmed; above it proposals are refused at once, and producers try
@@ -203,6 +209,31 @@ func (c *Config) peers() []membership.Peer {
 	return peers
 }
 
+// terms is what the initial members must have in common, beside each other:
+// with other terms they form no cluster.
+func (c *Config) terms() string {
+	return fmt.Sprintf("%s segment-bytes=%d", c.Cluster, c.SegmentBytes)
+}
+
+// fits checks that the cluster that the directory belongs to is the one that
+// is configured.
+func (c *Config) fits(founding *membership.Founding) error {
+	var have, want []string
+	for _, p := range c.InitialMembers {
+		have = append(have, p.Name)
+	}
+	for _, m := range founding.Members {
+		want = append(want, m.Name)
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if slices.Equal(have, want) {
+		return nil
+	}
+	return &ConfigError{"InitialMembers", strings.Join(have, ", "), fmt.Sprintf(
+		"the names that the cluster of %s was founded with, %s; addresses may change", c.Dir, strings.Join(want, ", "))}
+}
+
 // addrOf is where a member is reached: where this node's configuration says,
 // which a person can change, else where it was at genesis.
 func (c *Config) addrOf(name, genesis string) string {
@@ -247,14 +278,15 @@ func (c *Config) validateMembers() error {
 	if n := len(c.InitialMembers); n < 1 || n > maxMembers {
 		return &ConfigError{"InitialMembers", n, fmt.Sprintf("1 to %d members", maxMembers)}
 	}
-	names, addrs := map[string]bool{}, map[string]bool{}
+	names, addrs := map[string]string{}, map[string]bool{}
 	for i, p := range c.InitialMembers {
 		field := fmt.Sprintf("InitialMembers[%d]", i)
 		switch {
 		case storage.ValidateName(p.Name) != nil:
 			return &ConfigError{field + ".Name", p.Name, nameRule}
-		case names[p.Name]:
-			return &ConfigError{field + ".Name", p.Name, "names that occur once"}
+		case names[strings.ToLower(p.Name)] != "":
+			return &ConfigError{field + ".Name", p.Name, fmt.Sprintf(
+				"a name that differs from the others in more than the case of letters, and %q is one of them", names[strings.ToLower(p.Name)])}
 		case p.Addr == "" || len(p.Addr) > 261:
 			return &ConfigError{field + ".Addr", p.Addr, "an address of 1 to 261 bytes"}
 		case addrs[p.Addr]:
@@ -265,9 +297,9 @@ func (c *Config) validateMembers() error {
 				return &ConfigError{field + ".Addr", p.Addr, "host:port that peers can dial, with a port of 1 to 65535"}
 			}
 		}
-		names[p.Name], addrs[p.Addr] = true, true
+		names[strings.ToLower(p.Name)], addrs[p.Addr] = p.Name, true
 	}
-	if !names[c.Name] {
+	if c.self().Name == "" {
 		return &ConfigError{"Name", c.Name, "the name of one of InitialMembers"}
 	}
 	return nil

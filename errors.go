@@ -1,7 +1,9 @@
 package stele
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
@@ -28,7 +30,8 @@ var (
 	ErrRefused        = raftlog.ErrRefused
 )
 
-// OutcomeOf classifies an error; what it knows nothing of is OutcomeUnknown.
+// OutcomeOf classifies an error; what it knows nothing of is OutcomeUnknown. A
+// nil error has no outcome, and counts as unknown: ask only about errors.
 func OutcomeOf(err error) Outcome { return raftlog.OutcomeOf(err) }
 
 // ErrClosed is the error of calls to what is closed or being closed: a node, a
@@ -39,6 +42,27 @@ var ErrClosed = raftlog.ErrClosed
 // ErrNotReady is the error of calls to a node that is not part of a cluster
 // yet. It is Retry; Readiness says what is missing.
 var ErrNotReady = errors.New("stele: the node is not ready")
+
+// NilContextError refuses a call that was given no context. It is Refused, and
+// nothing happened: a Close that was refused has closed nothing.
+type NilContextError struct {
+	Call string // such as "Node.CreateTopic"
+}
+
+func (e *NilContextError) Error() string {
+	return fmt.Sprintf("stele: %s: ctx is nil: want a context, such as context.Background()", e.Call)
+}
+
+// Unwrap makes the error match ErrRefused.
+func (e *NilContextError) Unwrap() error { return ErrRefused }
+
+// needs returns a *NilContextError if a call was given no context.
+func needs(ctx context.Context, call string) error {
+	if ctx == nil {
+		return &NilContextError{call}
+	}
+	return nil
+}
 
 // Typed errors of the parts, under the names that a user of the root needs.
 type (

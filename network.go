@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/stelelog/stele/membership"
@@ -19,7 +20,32 @@ type network struct {
 	addrs     atomic.Pointer[map[raftlog.NodeID]string]
 	cluster   atomic.Pointer[raftlog.ClusterID]
 	genesis   *membership.Genesis
+	asked     asked
 	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
+}
+
+// asked remembers why initial members could not be asked, for who waits for
+// them. There are as many as were configured.
+type asked struct {
+	sync.Mutex
+	failed map[string]error // by address
+}
+
+func (a *asked) note(addr string, err error) {
+	a.Lock()
+	defer a.Unlock()
+	if a.failed == nil {
+		a.failed = map[string]error{}
+	}
+	a.failed[addr] = err
+}
+
+// failure is why the last question to an address had no answer; nil: it had
+// one, or was not put.
+func (a *asked) failure(addr string) error {
+	a.Lock()
+	defer a.Unlock()
+	return a.failed[addr]
 }
 
 // Send carries a frame of raft messages.
@@ -50,6 +76,9 @@ func (n *network) Call(ctx context.Context, to raftlog.NodeID, method string, re
 // CallAddr asks whoever lives at an address; errors carry an outcome.
 func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
 	answer, err := n.transport.Call(ctx, addr, method, req)
+	if method == membership.Method {
+		n.asked.note(addr, err)
+	}
 	if err == nil {
 		return answer, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -60,14 +61,18 @@ func (p *parts) failure() error { return errors.Join(p.host.Failed(), p.meta.Fai
 // WaitReady. ctx bounds opening, not the node's life. The caller must end the
 // node with Close or Abort.
 //
-// Errors: *ConfigError, ErrLocked, *IdentityError, *ForeignError, *FormatError, *DamageError,
+// Errors: *NilContextError, *ConfigError, ErrLocked, *IdentityError, *ForeignError, *FormatError, *DamageError,
 // and what the network says of the address. After an error nothing runs and
 // nothing is locked.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
+	if err := needs(ctx, "Open"); err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	cfg.Logger = cfg.Logger.With(zap.String("node", cfg.Name)) // of every part's lines, once
 	if err := ctx.Err(); err != nil {
 		return nil, raftlog.Retry(err)
 	}
@@ -78,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, refusedUnless(err)
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger.With(zap.String("node", cfg.Name)), store: store, net: &network{}, closed: make(chan struct{})}
+	n := &Node{cfg: cfg, log: cfg.Logger, store: store, net: &network{}, closed: make(chan struct{})}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.mu.changed = make(chan struct{})
 	if err := n.start(ctx); err != nil {
@@ -90,13 +95,13 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 
 // refusedUnless gives an error of opening its outcome: nothing happened, and
 // the same call would meet the same, unless it is about what another process
-// may give up any moment: the directory's lock, the address.
+// may give up any moment: the directory's lock, the address, space on the disk.
 func refusedUnless(err error) error {
 	var network *net.OpError
 	switch {
 	case errors.Is(err, ErrRetry) || errors.Is(err, ErrRefused):
 		return err
-	case errors.Is(err, ErrLocked), errors.As(err, &network):
+	case errors.Is(err, ErrLocked), errors.As(err, &network), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return raftlog.Retry(err)
 	}
 	return raftlog.Refused(err)
@@ -113,7 +118,7 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	n.genesis = membership.NewGenesis(membership.GenesisConfig{
-		Cluster: n.cfg.Cluster, Name: n.cfg.Name, Peers: n.cfg.peers(), Nonce: id.Nonce, State: state,
+		Cluster: n.cfg.terms(), Name: n.cfg.Name, Peers: n.cfg.peers(), Nonce: id.Nonce, State: state,
 		Save: n.saveGenesis, Caller: n.net, Clock: clock.System(), Logger: n.log.Named("membership"),
 		Random: func(p []byte) { _, _ = rand.Read(p) }, // never fails: the runtime ends the process instead
 	})
@@ -186,6 +191,9 @@ func (n *Node) saveGenesis(s membership.State) error {
 
 // assemble opens the parts of a node that is in a cluster.
 func (n *Node) assemble(ctx context.Context, founding *membership.Founding) error {
+	if err := n.cfg.fits(founding); err != nil {
+		return err
+	}
 	id := n.store.Identity()
 	genesis := metastore.Genesis{ClusterID: founding.ClusterID, Epoch: id.Epoch}
 	addrs := map[raftlog.NodeID]string{}
@@ -195,6 +203,13 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 			Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
 		})
 		addrs[node] = n.cfg.addrOf(m.Name, m.Addr)
+	}
+	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
+	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
+		return fmt.Errorf("stele: make %s: %w", metaDir, err)
+	}
+	if err := keepSettings(n.cfg.FS, metaDir, &n.cfg); err != nil {
+		return err
 	}
 	n.net.addrs.Store(&addrs)
 	n.net.cluster.Store(&founding.ClusterID)
@@ -212,10 +227,6 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	var err error
 	if p.host, err = raftlog.Open(n.cfg.raftlog(id.Node, n.store, n.net)); err != nil {
 		return err
-	}
-	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
-	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
-		return fail(fmt.Errorf("stele: make %s: %w", metaDir, err))
 	}
 	replica := raftlog.ReplicaID(id.Node) // of the metadata group: the genesis numbers both alike
 	if p.meta, err = metastore.Open(ctx, metastore.Config{
@@ -238,6 +249,14 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	return nil
 }
 
+// serving is ready for a call that has a context.
+func (n *Node) serving(ctx context.Context, call string) (*parts, error) {
+	if err := needs(ctx, call); err != nil {
+		return nil, err
+	}
+	return n.ready()
+}
+
 // ready returns the parts, or why there are none.
 func (n *Node) ready() (*parts, error) {
 	n.mu.Lock()
@@ -249,7 +268,7 @@ func (n *Node) ready() (*parts, error) {
 	case failed != nil:
 		return nil, refusedUnless(failed)
 	case p == nil:
-		return nil, raftlog.Retry(fmt.Errorf("%w: %s", ErrNotReady, n.genesis.Waiting()))
+		return nil, raftlog.Retry(fmt.Errorf("%w: %s", ErrNotReady, n.waiting()))
 	default:
 		return p, nil
 	}
@@ -262,6 +281,9 @@ func (n *Node) ready() (*parts, error) {
 // below it. Close is idempotent; later calls return the first one's result, and
 // after Abort it does nothing.
 func (n *Node) Close(ctx context.Context) error {
+	if err := needs(ctx, "Node.Close"); err != nil {
+		return err
+	}
 	n.shut(func(p *parts) error { return p.host.Close(ctx) })
 	return n.result
 }

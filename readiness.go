@@ -60,7 +60,7 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	case failed != nil:
 		return Readiness{Failed, failed.Error()}, changed, nil
 	case p == nil:
-		return Readiness{WaitingForMembers, n.genesis.Waiting()}, changed, nil
+		return Readiness{WaitingForMembers, n.waiting()}, changed, nil
 	}
 	leader, leaderChanged := p.meta.Leader() // before the failure, which wakes who waits for a leader
 	if err := p.failure(); err != nil {
@@ -75,10 +75,25 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	return Readiness{Code: Ready}, leaderChanged, nil
 }
 
+// waiting says what keeps the cluster from being formed, and why who does not
+// answer cannot be reached.
+func (n *Node) waiting() string {
+	text := n.genesis.Waiting()
+	for _, p := range n.cfg.InitialMembers {
+		if err := n.net.asked.failure(p.Addr); err != nil {
+			text += fmt.Sprintf("; %s was last asked in vain: %v", p.Name, err)
+		}
+	}
+	return text
+}
+
 // WaitReady returns when the node can serve. It returns at once with an error
 // if waiting cannot help (*NotListedError, a failed node, ErrClosed); if ctx
 // ends first, the error is Retry, says what was missing and matches ctx.Err().
 func (n *Node) WaitReady(ctx context.Context) error {
+	if err := needs(ctx, "Node.WaitReady"); err != nil {
+		return err
+	}
 	for {
 		r, changed, caughtUp := n.readiness()
 		switch r.Code {
