@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -67,8 +68,12 @@ type Config struct {
 
 	// FS replaces the machine's file system, for tests.
 	FS storage.FS
-	// Logger receives what the node has to say. Default: nothing is logged.
+	// Logger receives what the node has to say, each line with the field node.
+	// Default: nothing is logged.
 	Logger *zap.Logger
+	// LogHandler replaces Logger, for a host that logs with log/slog; see
+	// NewSlogCore.
+	LogHandler slog.Handler
 	// Metrics is where the node registers its metrics, with the labels cluster
 	// and node; they are unregistered by Close and Abort. Default: nowhere.
 	Metrics prometheus.Registerer
@@ -131,7 +136,10 @@ func (c Config) withDefaults() Config {
 	orInt64(&c.JournalBytes, 128<<20)
 	orInt64(&c.SegmentBytes, 64<<20)
 	orInt64(&c.UncommittedBytes, 8<<20)
-	if c.Logger == nil {
+	switch {
+	case c.Logger == nil && c.LogHandler != nil:
+		c.Logger, c.LogHandler = zap.New(NewSlogCore(c.LogHandler), zap.AddCaller()), nil
+	case c.Logger == nil:
 		c.Logger = zap.NewNop()
 	}
 	if c.FS == nil {
@@ -193,6 +201,9 @@ func (c *Config) validate() error {
 		if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 			return &ConfigError{"Listen", c.Listen, "host:port; the host may be empty"}
 		}
+	}
+	if c.LogHandler != nil { // beside Logger, else withDefaults has taken it
+		return &ConfigError{"LogHandler", fmt.Sprintf("%T", c.LogHandler), "nil beside Logger"}
 	}
 	if (c.ServerTLS == nil) != (c.ClientTLS == nil) {
 		return &ConfigError{"ServerTLS", c.ServerTLS, "set together with ClientTLS, or neither"}
