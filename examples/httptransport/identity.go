@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/stelelog/stele/transport"
+)
+
+// The headers of this protocol. Values that may hold any byte are escaped as in
+// a query.
+const (
+	headerVersion = "Stele-Version" // in every request, and in every answer that is ours
+	headerPeer    = "Stele-Peer"    // who speaks: url.Values of what encodePeer writes
+	headerRefused = "Stele-Refused" // in a 403: a transport.Refusal
+	headerMethod  = "Stele-Method"  // of a call or a stream
+	headerTimeout = "Stele-Timeout" // of a call: a duration, because clocks differ
+	headerClass   = "Stele-Class"   // of frames: control, append or bulk
+	headerCode    = "Stele-Code"    // in a 422: the code of the handler's error
+	headerSum     = "Stele-Sum"     // of a call's request or answer: CRC-32C of the body
+
+	version = "1"
+)
+
+// maxName is what a handshake must be able to carry, in bytes.
+const maxName = 255
+
+func validate(id transport.Identity) error {
+	if n := len(id.Cluster); n < 1 || n > maxName {
+		return fmt.Errorf("httptransport: Identity.Cluster has %d bytes, want 1 to %d", n, maxName)
+	}
+	if n := len(id.Name); n < 1 || n > maxName {
+		return fmt.Errorf("httptransport: Identity.Name has %d bytes, want 1 to %d", n, maxName)
+	}
+	return nil
+}
+
+// introduce writes who this node is.
+func (t *Transport) introduce(h http.Header) {
+	id := t.self.Load()
+	h.Set(headerVersion, version)
+	h.Set(headerPeer, url.Values{
+		"addr":       {t.cfg.Addr},
+		"cluster":    {id.Cluster},
+		"cluster-id": {hex.EncodeToString(id.ClusterID[:])},
+		"name":       {id.Name},
+		"node":       {strconv.FormatUint(id.Node, 10)},
+		"epoch":      {strconv.FormatUint(id.Epoch, 10)},
+		"process":    {strconv.FormatUint(id.Process, 10)},
+	}.Encode())
+}
+
+// parsePeer reads what introduce wrote.
+func parsePeer(h http.Header) (p transport.Peer, err error) {
+	v, err := url.ParseQuery(h.Get(headerPeer))
+	if err != nil {
+		return p, err
+	}
+	p.Addr, p.Cluster, p.Name = v.Get("addr"), v.Get("cluster"), v.Get("name")
+	id, err := hex.DecodeString(v.Get("cluster-id"))
+	if err != nil || len(id) != len(p.ClusterID) {
+		return p, fmt.Errorf("httptransport: cluster id %q", v.Get("cluster-id"))
+	}
+	copy(p.ClusterID[:], id)
+	for key, n := range map[string]*uint64{"node": &p.Node, "epoch": &p.Epoch, "process": &p.Process} {
+		if *n, err = strconv.ParseUint(v.Get(key), 10, 64); err != nil {
+			return p, fmt.Errorf("httptransport: %s: %w", key, err)
+		}
+	}
+	return p, validate(p.Identity)
+}
+
+// judge is the admission rule, 0 for yes: cluster names are equal, and ids are
+// once both are known. The order matters: who does not even know the name
+// learns nothing about the id.
+func judge(mine, theirs transport.Identity) transport.Refusal {
+	none := [16]byte{}
+	switch {
+	case mine.Cluster != theirs.Cluster:
+		return transport.RefusedSilently
+	case mine.ClusterID != none && theirs.ClusterID != none && mine.ClusterID != theirs.ClusterID:
+		return transport.RefusedClusterID
+	}
+	return 0
+}
+
+// admit judges who sent a request, or answered one.
+func (t *Transport) admit(h http.Header) (transport.Peer, transport.Refusal) {
+	if v := h.Get(headerVersion); v != version {
+		if v == "" {
+			return transport.Peer{}, transport.RefusedSilently // garbage
+		}
+		return transport.Peer{}, transport.RefusedVersion
+	}
+	p, err := parsePeer(h)
+	if err != nil {
+		return p, transport.RefusedSilently
+	}
+	return p, judge(*t.self.Load(), p.Identity)
+}
+
+// refusal reads a 403.
+func refusal(h http.Header) transport.Refusal {
+	n, err := strconv.ParseUint(h.Get(headerRefused), 10, 8)
+	if err != nil || n == 0 {
+		return transport.RefusedSilently
+	}
+	return transport.Refusal(n)
+}
