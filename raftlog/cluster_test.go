@@ -244,6 +244,7 @@ func (c *cluster) options(n *node, g raftlog.GroupID, l *ledger) raftlog.GroupOp
 	o := raftlog.GroupOptions{
 		Group: g, Replica: replicaOf(g, n.id), Peers: map[raftlog.ReplicaID]raftlog.NodeID{},
 		Machine: l, Recover: l.recover,
+		Essential: func(data []byte) bool { return string(data) == "essential" },
 	}
 	var conf raftlog.ConfState
 	for _, other := range c.nodes {

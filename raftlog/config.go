@@ -40,6 +40,16 @@ type Config struct {
 	// block, keep nothing and change nothing. Default: none.
 	StepHook func(*Core, *Effects)
 
+	// OnDisk is told when Host.Stalled or what SetDiskFull said changed. It is
+	// called by the loop: it must not block, and may not wait for the host.
+	// Default: none.
+	OnDisk func()
+
+	// StallTimeout is how long a write and sync of the journal may take before
+	// the disk counts as stalled: the node's leaderships are then handed over,
+	// and it takes no new ones until the disk answers. 100 ms to 1 h; longer
+	// than the slowest sync of a disk that is well. Default 2 s.
+	StallTimeout time.Duration
 	// Tick is the unit of raft's time, 1 ms to 10 s. Default 50 ms.
 	Tick time.Duration
 	// ElectionTicks is how long a follower waits for its leader; the real
@@ -94,6 +104,7 @@ func (c Config) withDefaults() Config {
 		c.Rand = systemRand
 	}
 	setDefault(&c.Tick, 50*time.Millisecond)
+	setDefault(&c.StallTimeout, 2*time.Second)
 	setDefault(&c.ElectionTicks, 10)
 	setDefault(&c.HeartbeatTicks, 2)
 	setDefault(&c.MaxUncommittedBytes, 8<<20)
@@ -125,6 +136,8 @@ func (c Config) validate() error {
 		return &ConfigError{"Sender", nil, "a sender"}
 	case c.Tick < time.Millisecond || c.Tick > 10*time.Second:
 		return &ConfigError{"Tick", c.Tick, "1 ms to 10 s"}
+	case c.StallTimeout < 100*time.Millisecond || c.StallTimeout > time.Hour:
+		return &ConfigError{"StallTimeout", c.StallTimeout, "100 ms to 1 h"}
 	case c.HeartbeatTicks < 1:
 		return &ConfigError{"HeartbeatTicks", c.HeartbeatTicks, "at least 1"}
 	case c.ElectionTicks <= c.HeartbeatTicks:

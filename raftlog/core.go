@@ -142,6 +142,8 @@ type Core struct {
 	proposals proposalTracker
 	reads     readRounds
 	contacts  contacts
+	disk      DiskState
+	yielding  yielding
 
 	// Whether the applied index may be shown, see now.
 	taught bool  // a leader of this life vouched for it
@@ -284,13 +286,19 @@ func (c *Core) guard(what string, f func() error) {
 	}
 }
 
-// Tick passes one unit of time. Take the effects between two ticks.
+// Tick passes one unit of time. Take the effects between two ticks. For a
+// replica that does not lead time stands still while its disk is stalled: it
+// would campaign, raise its term in memory alone, and disturb others with that
+// once the disk is back.
 func (c *Core) Tick() {
 	c.ticks++
-	c.guard("tick", func() error {
-		c.node.Tick()
-		return nil
-	})
+	if c.disk != DiskStalled || c.isLeader() {
+		c.guard("tick", func() error {
+			c.node.Tick()
+			return nil
+		})
+	}
+	c.yield()
 	c.reads.tick(c)
 }
 
@@ -327,12 +335,15 @@ func (c *Core) admits(m *pb.Message) bool {
 		// entry 0 and goes on to send entry 1, which no log holds: that follower
 		// would get nothing any more.
 		return m.GetReject() || m.GetIndex() != 0 || Term(m.GetTerm()) > c.hard.Term
-	case pb.MsgHeartbeatResp, pb.MsgVoteResp, pb.MsgPreVoteResp, pb.MsgReadIndexResp:
+	case pb.MsgVoteResp, pb.MsgPreVoteResp:
+		// A stalled replica does not win. A refusal may carry a higher term.
+		return m.GetTerm() != 0 && (c.disk != DiskStalled || m.GetReject())
+	case pb.MsgHeartbeatResp, pb.MsgReadIndexResp:
 		return m.GetTerm() != 0 // raft drops those from outside its configuration
 	case pb.MsgTimeoutNow:
 		// It skips pre-vote, so an old one must not disturb: only the leader
-		// that this replica follows may send it.
-		return from == c.status.Leader && Term(m.GetTerm()) == c.hard.Term
+		// that this replica follows may send it. One with a bad disk passes.
+		return from == c.status.Leader && Term(m.GetTerm()) == c.hard.Term && c.disk == DiskGood
 	case pb.MsgReadIndex:
 		// Before it committed in its term a leader may be behind what was
 		// acknowledged, and with one voter raft would answer all the same.
@@ -381,12 +392,13 @@ func (c *Core) Transfer(to ReplicaID) error {
 	return nil
 }
 
-// bestSuccessor is the most caught-up voter of those heard from lately.
-func (c *Core) bestSuccessor() ReplicaID {
+// bestSuccessor is the most caught-up voter of those heard from lately, but for
+// some.
+func (c *Core) bestSuccessor(except ...ReplicaID) ReplicaID {
 	var best Progress
 	for _, p := range c.progress() {
 		lively := p.SinceContact >= 0 && p.SinceContact <= c.opts.ElectionTicks
-		if p.Replica == c.self || p.Learner || !lively {
+		if p.Replica == c.self || p.Learner || !lively || slices.Contains(except, p.Replica) {
 			continue
 		}
 		if best.Replica == 0 || p.Match > best.Match {

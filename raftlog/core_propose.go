@@ -87,6 +87,8 @@ func (c *Core) Propose(id ProposalID, data []byte) {
 		p.refuse(id, checkSize(data))
 	case !c.isLeader():
 		p.refuse(id, c.notLeader())
+	case c.disk == DiskStalled:
+		p.refuse(id, Retry(ErrDiskStalled))
 	case p.transferee != 0:
 		p.refuse(id, Retry(ErrTransferring))
 	case p.uncommitted > 0 && p.uncommitted+len(data) > c.opts.MaxUncommittedBytes:
@@ -162,7 +164,8 @@ func (p *proposalTracker) place(c *Core, entries []*pb.Entry) {
 }
 
 // settle ends what lost its leader. Placed proposals at or below commit stay:
-// the state machine is about to tell what stands in their places.
+// the state machine is about to tell what stands in their places. But while the
+// disk is stalled that may be never: what is not durable here is not applied.
 func (p *proposalTracker) settle(c *Core) {
 	if !c.isLeader() || c.failed != nil {
 		p.uncommitted, p.leading, p.transferee = 0, 0, 0
@@ -175,12 +178,16 @@ func (p *proposalTracker) settle(c *Core) {
 	if c.isLeader() {
 		return // it lost nothing of this term, and earlier ones were settled
 	}
+	cause, stalled := ErrLeadershipLost, c.disk == DiskStalled
+	if stalled {
+		cause = ErrDiskStalled
+	}
 	kept := p.placed[:0]
 	for _, at := range p.placed {
-		if at.index <= c.hard.Commit {
+		if at.index <= c.hard.Commit && !stalled {
 			kept = append(kept, at)
 		} else {
-			p.lose(at.id, at, Unknown(ErrLeadershipLost))
+			p.lose(at.id, at, Unknown(cause))
 		}
 	}
 	p.placed = kept

@@ -90,7 +90,9 @@ func (c *Core) collect(e *Effects, rd raft.Ready) error {
 		case raft.LocalApplyThread:
 			apply = m
 		default:
-			send = append(send, m)
+			if !c.yielding.muted {
+				send = append(send, m)
+			}
 		}
 	}
 	voted := c.hard.Term != before.Term || c.hard.Vote != before.Vote

@@ -69,6 +69,34 @@
 // this node; other groups go on. A failed journal fails the node. Nothing ends
 // the process.
 //
+// Disks have other ways than failing, and each has its answer:
+//
+//	a write or sync of the     the node acknowledges nothing from then on; all its groups
+//	journal fails              are resigned, their peers elect others after an election
+//	                           timeout; nothing is tried again (S5)
+//	a round takes longer than  the node hands its leaderships over, and neither campaigns
+//	StallTimeout               nor takes over until the round returns; then it goes on (S7)
+//	less than a reserve is     leaders refuse what is not essential, and hand over to a
+//	left (SetDiskFull)         voter that has room; all else goes on (S6)
+//	less than a quarter of it  followers drop entries: they stand still instead of failing
+//
+// A stalled leader has to act itself. It needs no disk to send heartbeats, and
+// as long as they come nobody elects another. Nor does a hand-over need one: of
+// what a leader says only its vote must be durable first, and that it is since
+// before it led. If the successor is not there after an election timeout, the
+// leader falls silent, and the others elect. So with the other voters well a
+// group leads elsewhere within
+//
+//	StallTimeout + a round trip and a sync, if the best prepared voter is well, else
+//	StallTimeout + at most four election timeouts
+//
+// after a write began to hang; with the defaults, 2 s and 4 s. What was proposed
+// before ends then, as Unknown; what comes in between is refused. A follower
+// that stalls costs its group nothing as long as the others are a quorum. The
+// bound is above the slowest syncs of a disk that is well: a slow one, of
+// hundreds of milliseconds a sync, makes all slower and moves nothing. A false
+// alarm costs one hand-over.
+//
 // # KRaft conformance
 //
 // What a user sees is KRaft's quorum (KIP-595, KIP-853, KIP-996); what runs is

@@ -22,6 +22,7 @@ type Group struct {
 	// opened; 0 if the log is the state.
 	machineAt Index
 	onStatus  func(Status)
+	essential func([]byte) bool
 	log       *storage.Log
 
 	peers   atomic.Pointer[map[ReplicaID]NodeID]
@@ -48,7 +49,8 @@ type proposal struct {
 	data  []byte
 	size  int64 // reserved in the budgets
 	done  func(Proposal)
-	err   error // refused before it reached the loop
+	err   error          // refused before it reached the loop
+	full  *DiskFullError // refused if this replica leads: the disk is full
 }
 
 // end tells the proposer and gives the bytes back.
@@ -86,14 +88,18 @@ func (g *Group) Log() *storage.Log { return g.log }
 // from within Propose, as soon as the outcome is known: with Err nil once the
 // entry was applied here, and so is durable on a quorum. It must not block.
 //
-// Refused at once with ErrOverloaded, *NotLeaderError or ErrTransferring
-// (Retry), and with *TooLargeError beyond MaxProposalBytes or ErrEmptyProposal
+// Refused at once with ErrOverloaded, *NotLeaderError, ErrTransferring,
+// *DiskFullError or ErrDiskStalled (Retry), and with *TooLargeError beyond MaxProposalBytes or ErrEmptyProposal
 // (Refused): nothing happened. After a leadership is lost what waited ends as
 // Unknown.
 func (g *Group) Propose(data []byte, done func(Proposal)) {
 	p := &proposal{group: g, data: data, done: done}
 	size := int64(len(data) + proposalOverhead)
-	if p.err = checkSize(data); p.err == nil {
+	p.err = checkSize(data)
+	if full := g.host.full.Load(); p.err == nil && full != nil && (g.essential == nil || !g.essential(data)) {
+		p.full = full
+	}
+	if p.err == nil {
 		if g.reserve(size) {
 			p.size = size
 		} else {

@@ -25,6 +25,8 @@ type Host struct {
 	loopDone chan struct{} // closed when the loop ended
 	wg       sync.WaitGroup
 	failed   atomic.Pointer[HostFailedError]
+	full     atomic.Pointer[DiskFullError] // nil: there is room
+	stalled  atomic.Int64                  // nanoseconds that a round is late; 0: it is not
 
 	ending  atomic.Bool   // somebody ends the host
 	stop    chan struct{} // closed to end the loop
@@ -133,6 +135,9 @@ func (g *Group) admit(size int64) bool {
 	cfg, stats := &g.host.cfg, &g.host.stats
 	unapplied := g.unapplied.Load()
 	mine, all := g.unwritten.Load()+unapplied, stats.unwritten.Load()
+	if g.host.full.Load().scarce() {
+		return false
+	}
 	if mine > 0 && mine+size > cfg.MaxUnwrittenBytes || all > 0 && all+size > cfg.MaxUnwrittenBytesPerNode {
 		return false
 	}

@@ -31,6 +31,11 @@ type GroupOptions struct {
 	// applied: what is in the log was applied by an earlier process. An error
 	// fails OpenGroup.
 	Recover func(*storage.Log) error
+	// Essential, if not nil, says of a proposal that it is taken in on a full
+	// disk too (see Host.SetDiskFull): because it is small and frees space, or
+	// keeps the group alive. It is called by whoever calls Propose, from many
+	// goroutines at a time.
+	Essential func(data []byte) bool
 	// OnStatus is told when role, term, vote, leader, transferee or
 	// readability changed, beginning with the first look. It is called by the
 	// loop: it must not block and may not call into the host, except for
@@ -201,7 +206,7 @@ func (h *Host) prepare(o *GroupOptions, st storage.ReplicaState) (*Group, error)
 		return nil, fmt.Errorf("raftlog: log of %v: %w", o.Replica, err)
 	}
 	g := &Group{
-		host: h, id: o.Group, replica: o.Replica, machine: o.Machine, onStatus: o.OnStatus, log: log,
+		host: h, id: o.Group, replica: o.Replica, machine: o.Machine, onStatus: o.OnStatus, essential: o.Essential, log: log,
 		loop: groupLoop{proposals: map[ProposalID]*proposal{}, reads: map[ReadID]*read{}},
 	}
 	g.UpdatePeers(o.Peers)
@@ -254,6 +259,7 @@ func (l *loop) install(g *Group) error {
 	l.h.mu.Lock()
 	l.h.mu.groups[g.replica] = g
 	l.h.mu.Unlock()
+	g.loop.core.SetDisk(l.disk)
 	l.touch(g)
 	return nil
 }

@@ -22,6 +22,7 @@ type loop struct {
 	out     *outbox
 	effects Effects
 	journal journalQueue
+	disk    DiskState // as the cores were told
 
 	groups  []*Group // open
 	dirty   []*Group // to be looked at
@@ -109,6 +110,7 @@ func (l *loop) tick() {
 		return
 	}
 	l.journal.idleTicks++
+	l.watchJournal()
 	for _, g := range l.groups {
 		g.loop.core.Tick()
 		if g.loop.core.HasEffects() || len(g.loop.transfers) > 0 {
@@ -279,6 +281,8 @@ func (l *loop) propose(p *proposal) {
 		p.end(Proposal{Err: p.err})
 	case !g.loop.open(l):
 		p.end(Proposal{Err: Retry(ErrClosed)})
+	case p.full != nil && g.loop.core.isLeader():
+		p.end(Proposal{Err: p.full})
 	default:
 		g.loop.lastProposal++
 		g.loop.proposals[g.loop.lastProposal] = p

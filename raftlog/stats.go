@@ -29,6 +29,7 @@ type Stats struct {
 	Rotations   uint64
 	Checkpoints uint64
 	SyncLatency Histogram // of rounds: write and sync
+	Stalls      uint64    // rounds that took longer than Config.StallTimeout
 
 	Proposals       uint64 // that were accepted by a leader's log
 	ProposalsFailed uint64 // refused, or ended unknown
@@ -60,6 +61,7 @@ type Stats struct {
 // counters are the live numbers behind Stats.
 type counters struct {
 	rounds, roundBytes, roundFrames, rotations, checkpoints atomic.Uint64
+	stalls                                                  atomic.Uint64
 	proposals, proposalsFailed, overloads                   atomic.Uint64
 	reads, entriesApplied, applyBatches                     atomic.Uint64
 	electionsWon, leadershipLost                            atomic.Uint64
@@ -84,7 +86,7 @@ func (c *counters) observeSync(d time.Duration) {
 func (c *counters) snapshot() Stats {
 	s := Stats{
 		Rounds: c.rounds.Load(), RoundBytes: c.roundBytes.Load(), RoundFrames: c.roundFrames.Load(),
-		Rotations: c.rotations.Load(), Checkpoints: c.checkpoints.Load(),
+		Rotations: c.rotations.Load(), Checkpoints: c.checkpoints.Load(), Stalls: c.stalls.Load(),
 		Proposals: c.proposals.Load(), ProposalsFailed: c.proposalsFailed.Load(), Overloads: c.overloads.Load(),
 		Reads: c.reads.Load(), EntriesApplied: c.entriesApplied.Load(), ApplyBatches: c.applyBatches.Load(),
 		ElectionsWon: c.electionsWon.Load(), LeadershipLost: c.leadershipLost.Load(),

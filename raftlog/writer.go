@@ -9,11 +9,12 @@ import (
 // journalQueue collects frames into rounds. One round is with the writer at
 // most; what comes meanwhile is the next.
 type journalQueue struct {
-	rounds  chan *round // to the writer
-	flying  bool        // a round is with the writer
-	filling *round
-	number  uint64 // of filling, from 1
-	spare   *round
+	rounds      chan *round // to the writer
+	flying      bool        // a round is with the writer
+	flyingTicks int         // since it was handed over
+	filling     *round
+	number      uint64 // of filling, from 1
+	spare       *round
 
 	// A rotation is due when the generation reached its size, but not before
 	// the last one's checkpoint is done, nor before as much was written as the
@@ -229,6 +230,7 @@ func (h *Host) write(rounds <-chan *round) {
 func (l *loop) roundDone(r *round) {
 	q := &l.journal
 	q.flying = false
+	l.journalAnswers()
 	for _, a := range r.acks {
 		a.group.holdUnwritten(-a.bytes)
 	}

@@ -14,6 +14,9 @@ type disk struct {
 
 	slow         int64 // mean time of a round; 0: fast
 	stalledUntil int64
+	ticks        int  // that the round being written is under way
+	full         bool // the node thinks so
+	told         raftlog.DiskState
 }
 
 type write struct {
@@ -25,6 +28,36 @@ type write struct {
 
 func (d *disk) restart() {
 	d.waiting, d.round, d.writing = nil, nil, false
+	d.ticks, d.told = 0, raftlog.DiskGood
+}
+
+// watchDisk is called at each tick: a round that takes long stalls the disk.
+func (w *world) watchDisk(n *node) {
+	if n.disk.writing {
+		n.disk.ticks++
+	}
+	w.tellDisk(n)
+}
+
+// tellDisk tells the cores what the disk is good for.
+func (w *world) tellDisk(n *node) {
+	d, now := &n.disk, raftlog.DiskGood
+	switch {
+	case w.faults.stallTicks > 0 && d.ticks >= w.faults.stallTicks:
+		now = raftlog.DiskStalled
+	case d.full:
+		now = raftlog.DiskFull
+	}
+	if now == d.told {
+		return
+	}
+	d.told = now
+	w.trace.note(w.now, n.name(), "disk", uint64(now), 0, 0, 0)
+	for _, r := range n.replicas {
+		w.result.Steps++
+		r.core.SetDisk(now)
+		w.pump(r)
+	}
 }
 
 // holdsEntriesOf reports whether entries of r wait to be durable.
@@ -83,7 +116,8 @@ func (w *world) synced(n *node) {
 		return
 	}
 	round := d.round
-	d.writing, d.round = false, nil
+	d.writing, d.round, d.ticks = false, nil, 0
+	w.tellDisk(n)
 	w.trace.note(w.now, n.name(), "synced", uint64(len(round)), 0, 0, 0)
 	for _, wr := range round {
 		wr.r.keep(wr.frame)

@@ -17,7 +17,8 @@
 //	                 state machine: a chain of hashes
 //
 // Nodes crash and lose power, pause, tick fast or slow, batch their effects or
-// not. The faults of a run are themselves drawn: some runs have many kinds,
+// not. In three runs of four they notice a disk that stalls or is full, and tell
+// their cores. The faults of a run are themselves drawn: some runs have many kinds,
 // some one, because faults that are always on hide one another.
 //
 // The checker (checker.go and its neighbours) keeps the history of every group

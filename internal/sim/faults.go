@@ -18,6 +18,7 @@ type faults struct {
 
 	applyTime       int64
 	checkpointEvery int64
+	stallTicks      int // a round that takes longer counts as stalled; 0: never
 	core            raftlog.CoreOptions
 }
 
@@ -27,6 +28,7 @@ func (w *world) drawFaults() {
 	f := &w.faults
 	f.applyTime, f.checkpointEvery = 300*microsecond, 500*millisecond
 	f.core = raftlog.CoreOptions{ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks, KeepBytes: 1}
+	f.stallTicks = []int{0, 2, 5, 20}[w.seed%4]
 	if w.opts.Quiet {
 		return
 	}
@@ -123,7 +125,8 @@ func (w *world) fault() {
 	case 5:
 		if f.slow {
 			n.disk.slow = w.between(5*millisecond, 150*millisecond)
-			w.after(d, event{kind: evHeal, heal: func() { n.disk.slow = 0 }})
+			n.disk.full = w.faults.stallTicks > 0
+			w.after(d, event{kind: evHeal, heal: func() { n.disk.slow, n.disk.full = 0, false }})
 		}
 	case 6:
 		if f.stall {

@@ -198,6 +198,7 @@ func (w *world) deliver(n *node, e event) {
 }
 
 func (w *world) tick(n *node) {
+	w.watchDisk(n)
 	for _, r := range n.replicas {
 		w.result.Steps++
 		r.core.Tick()
@@ -300,7 +301,7 @@ func (w *world) heal() {
 	w.faults = faults{every: f.every, applyTime: 300 * microsecond, checkpointEvery: f.checkpointEvery, core: f.core}
 	w.net.healAll()
 	for _, n := range w.nodes {
-		n.pausedUntil, n.disk.stalledUntil, n.disk.slow, n.lazy = 0, 0, 0, false
+		n.pausedUntil, n.disk.stalledUntil, n.disk.slow, n.disk.full, n.lazy = 0, 0, 0, false, false
 		if !n.up {
 			w.start(n)
 		}
