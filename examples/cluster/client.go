@@ -44,6 +44,9 @@ func clientFlags(f *flags) (finish func() (*client, error)) {
 	}
 }
 
+// close lets go of idle connections.
+func (c *client) close() { c.http.CloseIdleConnections() }
+
 // remoteError is an error that a node answered, or why none did.
 type remoteError struct {
 	outcome stele.Outcome
@@ -69,8 +72,8 @@ func (c *client) fork() *client {
 func (c *client) goOn() { c.at = (c.at + 1) % len(c.addrs) }
 
 // anyNode calls f for one address after the other until the outcome of its error
-// is not retry, in rounds, until the timeout. It returns the last error that is
-// not about time.
+// is not retry, in rounds, until the timeout or ctx ends. It returns the last
+// error that is not about time.
 func (c *client) anyNode(ctx context.Context, f func(ctx context.Context, addr string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -103,6 +106,13 @@ func (c *client) anyNode(ctx context.Context, f func(ctx context.Context, addr s
 func (c *client) do(ctx context.Context, addr, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	reached := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached = true }}
+	if query == nil {
+		query = url.Values{}
+	}
+	if deadline, ok := ctx.Deadline(); ok { // less than we have, so that the node's answer still finds us
+		left := max(time.Until(deadline)*3/4, time.Millisecond)
+		query.Set("timeout", min(left, maxTimeout).String())
+	}
 	u := url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: query.Encode()}
 	var content io.Reader
 	if body != nil {
@@ -118,7 +128,11 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 		if !reached || method == http.MethodGet {
 			outcome = stele.OutcomeRetry
 		}
-		return nil, &remoteError{outcome, err.Error()}
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err // without the URL, which says what the user knows
+		}
+		return nil, &remoteError{outcome, fmt.Sprintf("%s: %v", addr, err)}
 	}
 	if answer.StatusCode < 300 {
 		return answer, nil
@@ -159,7 +173,7 @@ func (c *client) callJSON(ctx context.Context, method, path string, query url.Va
 	})
 }
 
-// jsonFrom asks one node. The node gets the time that there is left.
+// jsonFrom asks one node.
 func (c *client) jsonFrom(ctx context.Context, addr, method, path string, query url.Values, body []byte, v any) error {
 	answer, err := c.do(ctx, addr, method, path, query, body)
 	if err != nil {
@@ -177,15 +191,5 @@ func (c *client) jsonFrom(ctx context.Context, addr, method, path string, query 
 
 // topicPath is a topic's path, or with more that of something of it.
 func topicPath(topic string, more string) string { return "/topics/" + url.PathEscape(topic) + more }
-
-// withTimeout is the parameter that lets a node try for about as long as we do:
-// less, so that its answer still finds us.
-func (c *client) withTimeout(values ...string) url.Values {
-	q := url.Values{"timeout": {min(c.timeout*3/4, maxTimeout).String()}}
-	for i := 0; i < len(values); i += 2 {
-		q.Set(values[i], values[i+1])
-	}
-	return q
-}
 
 func itoa[T ~int64 | ~uint32](n T) string { return strconv.FormatInt(int64(n), 10) }

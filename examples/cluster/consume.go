@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"sync"
 
 	"github.com/stelelog/stele"
@@ -67,6 +68,7 @@ func runConsume(ctx context.Context, args []string, io console) error {
 	if c.left = *n; c.left == 0 {
 		c.left = math.MaxInt64
 	}
+	defer c.client.close()
 	partitions, err := c.partitions(ctx, *partition)
 	if err != nil {
 		return err
@@ -80,7 +82,7 @@ func (c *consuming) partitions(ctx context.Context, only int64) ([]uint32, error
 		return []uint32{uint32(only)}, nil
 	}
 	var t topicAnswer
-	if err := c.client.callJSON(ctx, http.MethodGet, topicPath(c.topic, ""), c.client.withTimeout(), nil, &t); err != nil {
+	if err := c.client.callJSON(ctx, http.MethodGet, topicPath(c.topic, ""), nil, nil, &t); err != nil {
 		return nil, err
 	}
 	all := make([]uint32, t.Partitions)
@@ -165,7 +167,7 @@ func (c *consuming) stream(ctx, opening context.Context, client *client, addr st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened := context.AfterFunc(opening, cancel)
-	q := client.withTimeout("partition", itoa(partition), "from", from, "follow", fmt.Sprint(c.follow), "n", itoa(c.wanted()))
+	q := url.Values{"partition": {itoa(partition)}, "from": {from}, "follow": {fmt.Sprint(c.follow)}, "n": {itoa(c.wanted())}}
 	answer, err := client.do(ctx, addr, http.MethodGet, topicPath(c.topic, "/records"), q, nil)
 	if err != nil {
 		return got, err

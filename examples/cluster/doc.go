@@ -19,6 +19,7 @@
 //	./cluster create -topic lines -partitions 6
 //	seq 100000 | ./cluster produce -topic lines
 //	./cluster consume -topic lines | sort -n | tail -n 1
+//	./cluster status
 //
 // Kill any node (kill -9) while produce runs, or start it again: the others go
 // on, and it catches up. Ctrl-C in the three terminals stops the nodes in good
@@ -50,7 +51,8 @@
 //	POST   /topics/T/records                produce
 //	GET    /topics/T/records?partition=N    consume
 //
-// All but the first three take ?timeout=, 10 s if it is not given, 5 min at most.
+// A request that waits for other nodes takes ?timeout=, 10s if it is not given, 5m
+// at most.
 //
 // An error is an answer of 400 or more with {"error": ..., "outcome": ...}. The
 // outcome says what it means for the request: retry (nothing happened, here or

@@ -1,22 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"path"
-	"strconv"
-	"strings"
+	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/stelelog/stele/storage"
-	"github.com/stelelog/stele/topic"
 )
 
 const inspectAbout = `
@@ -38,6 +32,7 @@ type inspection struct {
 type directory struct {
 	Dir         string       `json:"dir"`
 	Identity    *identity    `json:"identity,omitempty"`
+	Journal     []segment    `json:"journal"`
 	Groups      []*group     `json:"groups"`
 	Topics      []topicDir   `json:"topics"`
 	Quarantined []quarantine `json:"quarantined"`
@@ -66,39 +61,50 @@ type quarantine struct {
 
 // group is a replica of a raft group.
 type group struct {
-	Topic       string `json:"topic,omitempty"` // empty: the metadata
-	Partition   uint32 `json:"partition"`
-	Incarnation string `json:"incarnation,omitempty"`
-	Group       uint64 `json:"group"`
-	Replica     uint64 `json:"replica"`
-	Dir         string `json:"dir"`
-	SetAside    bool   `json:"set_aside,omitempty"` // of no use any more: its topic was deleted
+	Topic       string    `json:"topic,omitempty"` // empty: the metadata
+	Partition   uint32    `json:"partition"`
+	Incarnation string    `json:"incarnation,omitempty"`
+	Group       uint64    `json:"group"`
+	Replica     uint64    `json:"replica"`
+	Dir         string    `json:"dir"`
+	SetAside    bool      `json:"set_aside,omitempty"` // of no use any more: its topic was deleted
+	Segments    []segment `json:"segments"`
 
-	Term    uint64 `json:"term"`
-	Commit  uint64 `json:"commit"`  // index known to be committed
-	Applied uint64 `json:"applied"` // index of the last entry in the log's files
-	// Entries are those in the files of the log, of any kind; Tail those that
-	// only the journal has yet, and TailRecords the records in them, which may
-	// turn out to be repetitions.
+	Term   uint64 `json:"term"`
+	Commit uint64 `json:"commit"` // index of the last entry that this replica knows to be committed
+
+	// Entries are all up to Commit. The last ones of them, JournalOnly many, are
+	// not in the files of the log yet, or not whole there, as after a crash: the
+	// node would write them again from the journal. Tail are those behind Commit,
+	// which the journal holds: they are durable, and who knows whether the others
+	// have them; TailRecords is how many records they are if they count.
 	Entries     uint64 `json:"entries"`
+	JournalOnly uint64 `json:"journal_only_entries"`
 	Tail        uint64 `json:"tail_entries"`
 	TailRecords uint64 `json:"tail_records"`
 
-	// Offsets of records in the files. HighWatermark is what this replica knows
-	// by itself to be readable.
+	// The records up to Commit are those of offsets Start to before HighWatermark,
+	// of which those before Proven are in files that the checkpoint table vouches
+	// for.
 	Start         int64  `json:"start_offset"`
-	Next          int64  `json:"next_offset"`
+	Proven        int64  `json:"proven_offset"`
 	HighWatermark int64  `json:"high_watermark"`
 	Records       uint64 `json:"records"`
 	SHA256        string `json:"sha256"` // of the records in order: see recordHash
 
-	states []recordState // of the hash, behind each entry with records
+	states []recordState // behind each entry with records, to compare
+}
+
+// segment is a file of a log.
+type segment struct {
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
 }
 
 // recordState is the hash of all records below an offset.
 type recordState struct {
-	next storage.Offset
-	sum  [sha256.Size]byte
+	next int64
+	sum  digest
 }
 
 // name is a group's name for people.
@@ -120,7 +126,7 @@ func runInspect(_ context.Context, args []string, io console) error {
 	}
 	var all inspection
 	for _, dir := range f.Args() {
-		d := inspectDir(dir)
+		d := inspectDir(filepath.Clean(dir))
 		all.Directories = append(all.Directories, d)
 		all.Damaged = all.Damaged || len(d.Damage) > 0
 	}
@@ -133,8 +139,8 @@ func runInspect(_ context.Context, args []string, io console) error {
 		if err := enc.Encode(all); err != nil {
 			return err
 		}
-	} else {
-		all.print(io.out)
+	} else if err := all.print(io.out); err != nil {
+		return err
 	}
 	if all.Damaged {
 		return errors.New(all.verdict())
@@ -145,242 +151,68 @@ func runInspect(_ context.Context, args []string, io console) error {
 // inspectDir reads one directory as far as it can be read.
 func inspectDir(dir string) *directory {
 	d := &directory{Dir: dir, Groups: []*group{}, Topics: []topicDir{}, Quarantined: []quarantine{}, Damage: []string{}}
-	fail := func(err error) { d.Damage = append(d.Damage, err.Error()) }
-	fs := storage.DiskFS()
-	lock := fs.PathJoin(dir, "LOCK")
-	if _, err := fs.Stat(lock); err == nil { // none is made: nothing is changed
-		held, err := fs.Lock(lock)
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			fail(fmt.Errorf("%s: %w: stop its node first", dir, storage.ErrLocked))
-			return d
-		}
-		if err == nil {
-			defer held.Close()
-		}
-	}
-	off, err := storage.ReadOffline(fs, dir)
+	unlock, err := lockStopped(dir)
 	if err != nil {
-		fail(err)
+		d.damaged(err)
+		return d
+	}
+	defer unlock()
+	d.Journal = filesOf(filepath.Join(dir, "journal"))
+	off, err := storage.ReadOffline(storage.DiskFS(), dir)
+	if err != nil {
+		d.damaged(err)
 		return d
 	}
 	id := off.Identity
 	d.Identity = &identity{id.Name, id.Cluster, id.ClusterID.String(), uint64(id.Node), id.Nonce.String(), id.Epoch}
 	for _, t := range off.TopicDirs {
 		d.Topics = append(d.Topics, topicDir{t.Dir, t.Name, t.Incarnation.String()})
-		if t.Foreign != nil {
-			fail(t.Foreign)
-		}
+		d.damaged(t.Foreign)
 	}
 	for _, q := range off.Quarantined {
 		d.Quarantined = append(d.Quarantined, quarantine{q.Dir, q.Reason})
 	}
 	for _, st := range off.Replicas {
 		g, err := inspectGroup(off, st)
-		if err != nil {
-			fail(err)
-		}
+		d.damaged(err)
+		g.Segments = filesOf(filepath.Join(dir, filepath.FromSlash(st.Dir)))
 		d.Groups = append(d.Groups, g)
 	}
 	return d
 }
 
-// inspectGroup reads one replica's log, every frame and every record.
-func inspectGroup(off *storage.Offline, st storage.ReplicaState) (*group, error) {
-	g := &group{
-		Group: uint64(st.Group), Replica: uint64(st.Replica), Dir: st.Dir, SetAside: st.Status == storage.ReplicaSetAside,
-		Term: uint64(st.Hard.Term), Commit: uint64(st.Hard.Commit), Applied: uint64(st.Log.StartIndex),
+// damaged notes what is wrong, if anything is, once.
+func (d *directory) damaged(err error) {
+	if err != nil && !slices.Contains(d.Damage, err.Error()) {
+		d.Damage = append(d.Damage, err.Error())
 	}
-	g.setPlace(st)
-	h := newRecordHash()
-	var failed error
-	first := true
-	for frame, err := range off.Frames(st.Replica) {
-		if err != nil {
-			failed = err
-			break
-		}
-		g.Entries++
-		g.Applied = uint64(frame.Index)
-		if frame.Verdict != storage.VerdictData {
-			g.Next = int64(frame.NextOffset())
-			continue
-		}
-		if first {
-			g.Start, first = int64(frame.BaseOffset), false
-		}
-		g.Next = int64(frame.NextOffset())
-		if err := h.batch(&frame.FrameView); err != nil {
-			failed = fmt.Errorf("%s: entry %d: %w", st.Dir, frame.Index, err)
-			break
-		}
-		g.states = append(g.states, recordState{frame.NextOffset(), h.sum()})
-	}
-	if first {
-		g.Start = g.Next
-	}
-	g.HighWatermark, g.Records = g.Next, h.count
-	sum := h.sum()
-	g.SHA256 = hex.EncodeToString(sum[:])
-	for _, e := range st.Tail {
-		if uint64(e.Index) <= g.Applied {
-			continue
-		}
-		g.Tail++
-		if b, _, err := topic.ReadBatch(e.Data); st.Group != storage.MetadataGroup && err == nil && b.Kind() == topic.KindData {
-			g.TailRecords += uint64(b.Count())
-		}
-	}
-	return g, failed
 }
 
-// setPlace reads topic, incarnation and partition from the directory's name:
-// topics/NAME@INCARNATION/PARTITION.REPLICA.
-func (g *group) setPlace(st storage.ReplicaState) {
-	parent, last := path.Split(st.Dir)
-	name, incarnation, ok := strings.Cut(path.Base(parent), "@")
-	if !ok {
-		return
+// lockStopped keeps a node from being started meanwhile. It refuses a directory
+// whose node runs, and makes no file where there is none.
+func lockStopped(dir string) (unlock func(), err error) {
+	fs, name := storage.DiskFS(), filepath.Join(dir, "LOCK")
+	if _, err := fs.Stat(name); err != nil {
+		return func() {}, nil // perhaps a copy; what is missing is told by reading
 	}
-	number, _, _ := strings.Cut(last, ".")
-	n, err := strconv.ParseUint(number, 10, 32)
-	if err != nil {
-		return
-	}
-	g.Topic, g.Incarnation, g.Partition = name, incarnation, uint32(n)
-}
-
-// recordHash is a running hash of records. Of each it takes, as integers of 8
-// bytes, little-endian: offset, timestamp in ms since 1970 UTC, then key, value,
-// number of headers, and key and value of each header. A byte string is its
-// length and its bytes; null has the length 2^64-1.
-type recordHash struct {
-	hash  hash.Hash
-	count uint64
-	buf   []byte
-	it    topic.BatchRecords
-}
-
-func newRecordHash() *recordHash { return &recordHash{hash: sha256.New()} }
-
-func (h *recordHash) sum() (sum [sha256.Size]byte) {
-	h.hash.Sum(sum[:0])
-	return sum
-}
-
-func (h *recordHash) number(n int64) { h.buf = binary.LittleEndian.AppendUint64(h.buf, uint64(n)) }
-
-func (h *recordHash) bytes(b []byte) {
-	if b == nil {
-		h.number(-1)
-		return
-	}
-	h.number(int64(len(b)))
-	h.buf = append(h.buf, b...)
-}
-
-// batch takes the records of a frame.
-func (h *recordHash) batch(f *storage.FrameView) error {
-	b, rest, err := topic.ReadBatch(f.Payload)
+	lock, err := fs.Lock(name)
 	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, fmt.Errorf("%s: %w: stop its node first", dir, storage.ErrLocked)
 	case err != nil:
-		return err
-	case len(rest) > 0 || b.Count() != f.Count:
-		return fmt.Errorf("a batch of %d records and %d more bytes, the log says %d records", b.Count(), len(rest), f.Count)
+		return func() {}, nil // read-only, most likely
 	}
-	for h.it.Reset(b); h.it.Next(); {
-		r := h.it.Record()
-		h.buf = h.buf[:0]
-		h.number(int64(f.BaseOffset + h.it.Offset() - b.BaseOffset()))
-		h.number(r.Timestamp.UnixMilli())
-		h.bytes(r.Key)
-		h.bytes(r.Value)
-		h.number(int64(len(r.Headers)))
-		for _, header := range r.Headers {
-			h.bytes([]byte(header.Key))
-			h.bytes(header.Value)
-		}
-		h.hash.Write(h.buf)
-		h.count++
-	}
-	return h.it.Err()
+	return func() { _ = lock.Close() }, nil
 }
 
-// comparison is what the replicas of one partition have in common.
-type comparison struct {
-	Topic       string   `json:"topic"`
-	Partition   uint32   `json:"partition"`
-	Incarnation string   `json:"incarnation"`
-	Replicas    []string `json:"replicas"` // directories
-	Next        []int64  `json:"next_offsets"`
-	Common      int64    `json:"common"` // offset up to which they were compared
-	Same        bool     `json:"same"`
-}
-
-type placeKey struct {
-	topic, incarnation string
-	partition          uint32
-}
-
-// compare compares the replicas of each partition up to the end of the shortest
-// one: one that lags is no damage.
-func (all *inspection) compare() {
-	var keys []placeKey
-	of := map[placeKey][]*group{}
-	dirs := map[*group]string{}
-	for _, d := range all.Directories {
-		for _, g := range d.Groups {
-			if g.Topic == "" || g.SetAside {
-				continue
-			}
-			k := placeKey{g.Topic, g.Incarnation, g.Partition}
-			if of[k] == nil {
-				keys = append(keys, k)
-			}
-			of[k], dirs[g] = append(of[k], g), d.Dir
+// filesOf lists the files of a directory; what cannot be read is told elsewhere.
+func filesOf(dir string) []segment {
+	files := []segment{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && !e.IsDir() {
+			files = append(files, segment{e.Name(), info.Size()})
 		}
 	}
-	for _, k := range keys {
-		c := compareGroups(of[k])
-		c.Topic, c.Incarnation, c.Partition = k.topic, k.incarnation, k.partition
-		for _, g := range of[k] {
-			c.Replicas = append(c.Replicas, dirs[g])
-			c.Next = append(c.Next, g.Next)
-		}
-		all.Compared = append(all.Compared, c)
-		all.Damaged = all.Damaged || !c.Same
-	}
-}
-
-func compareGroups(groups []*group) *comparison {
-	c := &comparison{Same: true, Common: groups[0].Next}
-	for _, g := range groups {
-		c.Common = min(c.Common, g.Next)
-	}
-	first, ok := groups[0].sumAt(c.Common)
-	for _, g := range groups[1:] {
-		sum, found := g.sumAt(c.Common)
-		c.Same = c.Same && ok && found && sum == first
-	}
-	return c
-}
-
-// sumAt is the hash of the records below an offset; false if no entry ends there,
-// which cannot be if another replica has one.
-func (g *group) sumAt(next int64) ([sha256.Size]byte, bool) {
-	if next == g.Start {
-		return newRecordHash().sum(), true
-	}
-	lo, hi := 0, len(g.states)
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if cmp.Less(int64(g.states[mid].next), next) {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo == len(g.states) || int64(g.states[lo].next) != next {
-		return [sha256.Size]byte{}, false
-	}
-	return g.states[lo].sum, true
+	return files
 }

@@ -3,42 +3,121 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 )
 
 // print tells a person what was found.
-func (all *inspection) print(out io.Writer) {
+func (all *inspection) print(out io.Writer) error {
 	for _, d := range all.Directories {
-		d.print(out)
+		if err := d.print(out); err != nil {
+			return err
+		}
 	}
+	equal := 0
+	for _, c := range all.Compared {
+		if c.Same {
+			equal++
+		}
+		if text := c.text(); text != "" {
+			fmt.Fprintf(out, "%s/%d: %s\n", c.Topic, c.Partition, text)
+		}
+	}
+	if all.Compared != nil {
+		fmt.Fprintf(out, "%d of %d partitions are equal on all replicas, as far as the shortest one goes\n", equal, len(all.Compared))
+	}
+	return nil
 }
 
-func (d *directory) print(out io.Writer) {
-	fmt.Fprintf(out, "%s\n", d.Dir)
+// text says what is worth saying of a comparison.
+func (c *comparison) text() string {
+	var ends []string
+	for i, at := range c.Watermarks {
+		ends = append(ends, fmt.Sprintf("%s to %d", c.Replicas[i], at))
+	}
+	switch {
+	case !c.Same:
+		return fmt.Sprintf("DIFFERENT below offset %d: %s", c.Common, strings.Join(ends, ", "))
+	case c.even():
+		return ""
+	}
+	return fmt.Sprintf("equal up to %d; known are %s", c.Common, strings.Join(ends, ", "))
+}
+
+// even reports whether no replica knows more than another.
+func (c *comparison) even() bool {
+	for _, at := range c.Watermarks {
+		if at != c.Common {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *directory) print(out io.Writer) error {
+	fmt.Fprint(out, d.Dir)
 	if id := d.Identity; id != nil {
-		fmt.Fprintf(out, "  node %s (id %d) of cluster %s %s\n", id.Name, id.Node, id.Cluster, id.ClusterID)
+		fmt.Fprintf(out, ": node %s, id %d, of cluster %s (%s)", id.Name, id.Node, id.Cluster, id.ClusterID)
+	}
+	fmt.Fprintln(out)
+	if d.Identity != nil {
+		fmt.Fprintf(out, "  journal %s, %d replicas, %d topic directories, %d in quarantine\n",
+			sizes(d.Journal), len(d.Groups), len(d.Topics), len(d.Quarantined))
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(d.Groups) > 0 {
+		fmt.Fprintln(w, "  GROUP\tREPLICA\tTERM\tENTRIES\tOFFSETS\tFILES\tSHA256 OF RECORDS\t")
+	}
 	for _, g := range d.Groups {
-		fmt.Fprintf(w, "  %s\t%d\t%d\t%s\n", g.name(), g.Records, g.Next, g.SHA256)
+		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d to %d\t%s\t%.16s\t%s\n", g.name(), g.Replica, g.Term, g.Entries,
+			g.Start, g.HighWatermark, sizes(g.Segments), g.SHA256, g.remark())
 	}
-	w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(d.Damage) == 0 {
+		fmt.Fprintln(out, "  no damage")
+	}
 	for _, s := range d.Damage {
-		fmt.Fprintf(out, "  DAMAGED  %s\n", s)
+		fmt.Fprintf(out, "  DAMAGED: %s\n", s)
 	}
+	return nil
+}
+
+// remark is what is unusual about a replica.
+func (g *group) remark() string {
+	var parts []string
+	if g.SetAside {
+		parts = append(parts, "set aside")
+	}
+	if g.JournalOnly > 0 {
+		parts = append(parts, fmt.Sprintf("%d entries only in the journal", g.JournalOnly))
+	}
+	if g.Tail > 0 {
+		parts = append(parts, fmt.Sprintf("%d more, not known to be committed", g.Tail))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// sizes sums up files.
+func sizes(files []segment) string {
+	total := int64(0)
+	for _, f := range files {
+		total += f.Bytes
+	}
+	return fmt.Sprintf("%d, %.1f MB", len(files), float64(total)/1e6)
 }
 
 // verdict is why the exit status is 1.
 func (all *inspection) verdict() string {
-	damage := 0
+	damage, different := 0, 0
 	for _, d := range all.Directories {
 		damage += len(d.Damage)
 	}
-	different := 0
 	for _, c := range all.Compared {
 		if !c.Same {
 			different++
 		}
 	}
-	return fmt.Sprintf("%d damaged, %d partitions differ", damage, different)
+	return fmt.Sprintf("%d places are damaged, %d partitions differ", damage, different)
 }

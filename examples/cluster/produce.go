@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -70,6 +71,7 @@ func runProduce(ctx context.Context, args []string, io console) error {
 	case p.partition < -1:
 		return &usageError{fmt.Sprintf("-partition %d: want a number from 0, or -1 for any", p.partition)}
 	}
+	defer p.client.close()
 	start := time.Now()
 	err = p.run(ctx, io.in)
 	seconds := max(time.Since(start).Seconds(), 1e-9)
@@ -150,27 +152,26 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // client's timeout none was.
 func (p *producing) sendAll(ctx context.Context, batch []line) error {
 	pause := 50 * time.Millisecond
-	deadline := time.Now().Add(p.client.timeout)
+	until := time.Now().Add(p.client.timeout)
 	for {
-		rest, why, err := p.send(ctx, batch)
-		if err != nil {
-			return err
-		}
+		attempt, cancel := context.WithDeadline(ctx, until)
+		rest, why, err := p.send(attempt, batch)
+		cancel()
 		switch {
-		case len(rest) == 0:
-			return nil
+		case err != nil || len(rest) == 0:
+			return err
 		case len(rest) < len(batch):
-			deadline = time.Now().Add(p.client.timeout)
-		case time.Now().After(deadline):
-			return fmt.Errorf("%s not appended: tried for %v: %w", describe(rest), p.client.timeout, why)
+			until = time.Now().Add(p.client.timeout)
 		}
-		batch = rest
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, time.Second)
 		case <-ctx.Done():
-			return fmt.Errorf("%s not appended: %w", describe(rest), ctx.Err())
 		}
+		if ctx.Err() != nil || !time.Now().Before(until) {
+			return fmt.Errorf("%s not appended: %w", describe(rest), why)
+		}
+		batch = rest
 	}
 }
 
@@ -228,7 +229,7 @@ func describe(lines []line) string {
 
 // request sends lines to the first node that takes them.
 func (p *producing) request(ctx context.Context, batch []line) (results []result, err error) {
-	q := p.client.withTimeout()
+	q := url.Values{}
 	if p.partition >= 0 {
 		q.Set("partition", itoa(p.partition))
 	}

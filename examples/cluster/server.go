@@ -223,8 +223,8 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// params are the parameters of a request. Names that nobody asked for are an
-// error, so that a mistyped one does not go unnoticed.
+// params are the parameters of a request. Names that the request does not have
+// are an error, so that a mistyped one does not go unnoticed.
 type params struct {
 	values url.Values
 	err    error
@@ -232,6 +232,7 @@ type params struct {
 
 func newParams(r *http.Request, known ...string) *params {
 	p := &params{values: r.URL.Query()}
+	known = append(known, "timeout")
 	for name := range p.values {
 		if !slices.Contains(known, name) {
 			p.fail("unknown parameter %q: there are %q", name, known)

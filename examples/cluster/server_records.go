@@ -21,7 +21,7 @@ import (
 // Nothing is written before all are answered, so an answer that is cut off, or
 // none, means unknown.
 func (s *server) produce(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "partition", "key-separator", "timeout")
+	p := newParams(r, "partition", "key-separator")
 	partition := p.number("partition", math.MaxUint32, -1)
 	separator := p.values.Get("key-separator")
 	if p.err == nil && r.ContentLength > maxBody {
@@ -195,7 +195,7 @@ func textOrBytes(b []byte) (*string, []byte) {
 // consume writes records, one JSON object a line, and a last line that says
 // where to go on.
 func (s *server) consume(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "partition", "from", "n", "follow", "timeout")
+	p := newParams(r, "partition", "from", "n", "follow")
 	tp := stele.TopicPartition{Topic: r.PathValue("topic"), Partition: uint32(p.number("partition", math.MaxUint32, 0))}
 	limit := p.number("n", math.MaxInt64, math.MaxInt64)
 	follow := p.flag("follow")

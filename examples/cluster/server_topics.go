@@ -27,7 +27,7 @@ type createRequest struct {
 }
 
 func (s *server) listTopics(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "timeout")
+	p := newParams(r)
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {
@@ -46,7 +46,7 @@ func (s *server) listTopics(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) describeTopic(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "timeout")
+	p := newParams(r)
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {
@@ -61,7 +61,7 @@ func (s *server) describeTopic(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) createTopic(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "timeout")
+	p := newParams(r)
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {
@@ -82,7 +82,7 @@ func (s *server) createTopic(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) deleteTopic(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "timeout")
+	p := newParams(r)
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {

@@ -28,9 +28,10 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	case *replicas > math.MaxUint32:
 		return &usageError{fmt.Sprintf("-replicas %d: want 0 to the number of nodes", *replicas)}
 	}
+	defer c.close()
 	var t topicAnswer
 	request := createRequest{Partitions: uint32(*partitions), Replicas: uint32(*replicas)}
-	if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), c.withTimeout(), request, &t); err != nil {
+	if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), nil, request, &t); err != nil {
 		return err
 	}
 	fmt.Fprintf(io.out, "created %s: %d partitions on %d nodes each\n", t.Name, t.Partitions, t.Replicas)
@@ -51,7 +52,8 @@ func runDelete(ctx context.Context, args []string, io console) error {
 	case *topic == "":
 		return &usageError{"-topic is missing"}
 	}
-	if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), c.withTimeout(), nil, nil); err != nil {
+	defer c.close()
+	if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), nil, nil, nil); err != nil {
 		return err
 	}
 	fmt.Fprintf(io.out, "deleted %s\n", *topic)
@@ -68,8 +70,9 @@ func runTopics(ctx context.Context, args []string, io console) error {
 	if err != nil {
 		return err
 	}
+	defer c.close()
 	var topics []topicAnswer
-	if err := c.callJSON(ctx, http.MethodGet, "/topics", c.withTimeout(), nil, &topics); err != nil {
+	if err := c.callJSON(ctx, http.MethodGet, "/topics", nil, nil, &topics); err != nil {
 		return err
 	}
 	if len(topics) == 0 {
