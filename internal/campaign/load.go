@@ -1,0 +1,262 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// load is the writers and readers.
+type load struct {
+	cluster *cluster
+	ledger  *ledger
+	topic   string
+	http    *http.Client
+	pause   time.Duration // of a writer between two requests
+
+	writing, reading         sync.WaitGroup
+	stopWriting, stopReading context.CancelFunc
+}
+
+const (
+	writers = 4
+	// readersEach is how many readers follow each partition, each through
+	// another node.
+	readersEach = 2
+	// patience is how long a writer waits for an answer, and a reader for a
+	// record, before it goes to the next node: the one that it asked may be
+	// paused, or cut off.
+	patience = 8 * time.Second
+)
+
+func startLoad(ctx context.Context, c *cluster, l *ledger, topic string, seed uint64, pause time.Duration) *load {
+	w := &load{cluster: c, ledger: l, topic: topic, pause: pause, http: &http.Client{
+		Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, MaxIdleConnsPerHost: 8},
+	}}
+	writing, stopWriting := context.WithCancel(ctx)
+	reading, stopReading := context.WithCancel(ctx)
+	w.stopWriting, w.stopReading = stopWriting, stopReading
+	for i := range writers {
+		rng := rand.New(rand.NewPCG(seed, uint64(1000+i)))
+		w.writing.Go(func() { w.write(writing, i, rng) })
+	}
+	for p := range l.partitions {
+		for i := range readersEach {
+			w.reading.Go(func() { w.follow(reading, p, i) })
+		}
+	}
+	return w
+}
+
+// endWriting stops the writers, and waits for the last answers.
+func (w *load) endWriting() {
+	w.stopWriting()
+	w.writing.Wait()
+}
+
+// end stops all and waits.
+func (w *load) end() {
+	w.endWriting()
+	w.stopReading()
+	w.reading.Wait()
+	w.http.CloseIdleConnections()
+}
+
+// write sends records through one node after the other. Half of the writers
+// name the partition, the others leave it to the producer.
+func (w *load) write(ctx context.Context, writer int, rng *rand.Rand) {
+	at := rng.IntN(len(w.cluster.nodes))
+	for ctx.Err() == nil {
+		partition := -1
+		if writer%2 == 0 {
+			partition = rng.IntN(len(w.ledger.partitions))
+		}
+		numbers := w.ledger.issue(1 + rng.IntN(50))
+		var body bytes.Buffer
+		for _, n := range numbers {
+			size := rng.IntN(200)
+			if rng.IntN(2000) == 0 {
+				size = 100_000
+			}
+			fmt.Fprintf(&body, "%d %s\n", n, strings.Repeat("x", size))
+		}
+		if !w.produce(ctx, writer, at, partition, numbers, body.Bytes()) || rng.IntN(20) == 0 {
+			at = (at + 1) % len(w.cluster.nodes)
+		}
+		if wait(ctx, w.pause) != nil {
+			return
+		}
+	}
+}
+
+// produce sends records and tells the ledger what became of them. It returns
+// whether the node took all of them.
+func (w *load) produce(ctx context.Context, writer, node, partition int, numbers []number, body []byte) bool {
+	// An answer is waited for even if the campaign ends.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience+2*time.Second)
+	defer cancel()
+	url := fmt.Sprintf("http://%s/topics/%s/records?timeout=%v", w.cluster.nodes[node].http, w.topic, patience)
+	if partition >= 0 {
+		url += fmt.Sprintf("&partition=%d", partition)
+	}
+	told, err := w.post(ctx, url, body)
+	if err != nil {
+		var dial *net.OpError
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			told = fmt.Sprintf("retry %d nobody is there\nend %d\n", len(numbers), len(numbers))
+		} else {
+			told = "" // unknown
+		}
+	}
+	return w.settle(writer, numbers, told)
+}
+
+func (w *load) post(ctx context.Context, url string, body []byte) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.GetBody = nil // sent once: another attempt is another set of records
+	answer, err := w.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode == http.StatusOK {
+		return string(text), err
+	}
+	var told struct{ Outcome string }
+	if json.Unmarshal(text, &told) != nil || told.Outcome == "" {
+		return "", fmt.Errorf("%s: %s", answer.Status, text)
+	}
+	n := bytes.Count(body, []byte("\n"))
+	return fmt.Sprintf("%s %d the request failed\nend %d\n", told.Outcome, n, n), nil
+}
+
+// settle reads an answer as examples/cluster describes it. One that is not
+// whole says nothing.
+func (w *load) settle(writer int, numbers []number, told string) bool {
+	lines := strings.Split(strings.TrimSuffix(told, "\n"), "\n")
+	if lines[len(lines)-1] != fmt.Sprintf("end %d", len(numbers)) {
+		for _, n := range numbers {
+			w.ledger.unknown(n)
+		}
+		return false
+	}
+	clean := true
+	for _, line := range lines[:len(lines)-1] {
+		words := strings.SplitN(line, " ", 4)
+		count, err := strconv.Atoi(words[1])
+		if err != nil || count > len(numbers) {
+			w.ledger.unexpected("an answer has the line %q", line)
+			return false
+		}
+		run := numbers[:count]
+		numbers = numbers[count:]
+		if words[0] == "ok" {
+			partition, err1 := strconv.Atoi(words[2])
+			offset, err2 := strconv.ParseInt(words[3], 10, 64)
+			if err := errors.Join(err1, err2); err != nil {
+				w.ledger.unexpected("an answer has the line %q", line)
+				return false
+			}
+			for i, n := range run {
+				w.ledger.acknowledge(writer, n, place{partition, offset + int64(i)})
+			}
+			continue
+		}
+		clean = false
+		for _, n := range run {
+			if words[0] == "unknown" {
+				w.ledger.unknown(n)
+			} else {
+				w.ledger.reject(n)
+			}
+		}
+	}
+	return clean
+}
+
+// follow reads a partition from its start and to its end, through one node
+// after the other, and when it is at the end of a connection's life sometimes
+// from its start again.
+func (w *load) follow(ctx context.Context, partition, at int) {
+	next := int64(0)
+	for life := 1; ctx.Err() == nil; life++ {
+		node := (at + life) % len(w.cluster.nodes)
+		reached, err := w.read(ctx, node, partition, next)
+		next = reached
+		if life%40 == 0 {
+			next = 0 // what was read before must be there, the same
+		}
+		if err != nil && wait(ctx, 50*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// read follows a partition through a node until that breaks, is silent for too
+// long, or has nothing new for a while. It returns the next offset.
+func (w *load) read(ctx context.Context, node, partition int, from int64) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n := w.cluster.nodes[node]
+	url := fmt.Sprintf("http://%s/topics/%s/records?partition=%d&from=%d&follow=true", n.http, w.topic, partition, from)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return from, err
+	}
+	silence := time.AfterFunc(patience/2, cancel)
+	defer silence.Stop()
+	answer, err := w.http.Do(req)
+	if err != nil {
+		return from, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(answer.Body)
+		return from, errors.Join(fmt.Errorf("%s: %s", answer.Status, text), err)
+	}
+	lines := bufio.NewReaderSize(answer.Body, 256<<10)
+	for {
+		text, err := lines.ReadBytes('\n')
+		if err != nil {
+			return from, err
+		}
+		silence.Reset(patience / 2)
+		var line struct {
+			Offset int64
+			Value  string
+			Next   *int64
+			Error  string
+		}
+		if err := json.Unmarshal(text, &line); err != nil {
+			return from, err
+		}
+		if line.Next != nil {
+			return from, errors.New(line.Error)
+		}
+		word, _, _ := strings.Cut(line.Value, " ")
+		id, err := strconv.ParseUint(word, 10, 64)
+		if err != nil || line.Offset != from {
+			w.ledger.unexpected("%s sent offset %d of partition %d with %.40q, where offset %d was to come", n.name, line.Offset, partition, line.Value, from)
+			return from, errors.New("unexpected")
+		}
+		w.ledger.read(number(id), place{partition, line.Offset}, n.name)
+		from++
+	}
+}
