@@ -93,10 +93,15 @@ func (w *load) write(ctx context.Context, writer int, rng *rand.Rand) {
 			}
 			fmt.Fprintf(&body, "%d %s\n", n, strings.Repeat("x", size))
 		}
-		if !w.produce(ctx, writer, at, partition, numbers, body.Bytes()) || rng.IntN(20) == 0 {
+		clean := w.produce(ctx, writer, at, partition, numbers, body.Bytes())
+		if !clean || rng.IntN(20) == 0 {
 			at = (at + 1) % len(w.cluster.nodes)
 		}
-		if wait(ctx, w.pause) != nil {
+		pause := w.pause
+		if !clean {
+			pause *= 10 // nobody may be there
+		}
+		if wait(ctx, pause) != nil {
 			return
 		}
 	}
