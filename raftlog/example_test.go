@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -26,8 +27,8 @@ func (d *dictionary) Apply(entries []raftlog.Entry, results []raftlog.Result) er
 	defer d.mu.Unlock()
 	for i, e := range entries {
 		if key, value, ok := strings.Cut(string(e.Data), "="); ok { // leaders begin with empty entries
-			results[i].Value = d.values[key] // the proposer gets what was there
 			d.values[key] = value
+			results[i].Value = len(d.values) // for the proposer
 		}
 	}
 	return nil
@@ -75,7 +76,7 @@ func (p *peer) open(dir string, changed chan<- struct{}) (err error) {
 	if p.store, err = storage.Open(storage.Config{Dir: dir, Name: p.id.String(), Cluster: "hello"}); err != nil {
 		return err
 	}
-	if p.host, err = raftlog.Open(raftlog.Config{Node: p.id, Store: p.store, Sender: p}); err != nil {
+	if p.host, err = raftlog.Open(raftlog.Config{Node: p.id, Store: p.store, Sender: p, Tick: 20 * time.Millisecond}); err != nil {
 		return err
 	}
 	if err = p.net.Start(transport.Identity{Cluster: "hello", Name: p.id.String(), Node: uint64(p.id)}, p); err != nil {
@@ -107,7 +108,7 @@ func (p *peer) close(ctx context.Context) {
 
 // put proposes to whoever leads until the entry is known to be applied. Putting
 // twice does no harm here; where it would, do not repeat what is Unknown.
-func put(peers []*peer, changed <-chan struct{}, entry string) (was any, err error) {
+func put(peers []*peer, changed <-chan struct{}, entry string) (result any, err error) {
 	for {
 		for _, p := range peers {
 			if !p.group.Status().Role.IsLeader() {
@@ -147,9 +148,9 @@ func Example() {
 	}
 
 	for _, entry := range []string{"colour=red", "colour=blue"} {
-		was, err := put(peers, changed, entry) // durable on two nodes of three
+		size, err := put(peers, changed, entry) // durable on two nodes of three
 		check(err)
-		fmt.Printf("put %s, it was %q\n", entry, was)
+		fmt.Println("put", entry, "size", size)
 	}
 	for _, p := range peers {
 		_, err := p.group.ReadIndex(ctx) // waits until all that was acknowledged is applied here
@@ -157,8 +158,8 @@ func Example() {
 		fmt.Println(p.id, "says", p.dict.get("colour"))
 	}
 	// Output:
-	// put colour=red, it was ""
-	// put colour=blue, it was "red"
+	// put colour=red size 1
+	// put colour=blue size 1
 	// n1 says blue
 	// n2 says blue
 	// n3 says blue
