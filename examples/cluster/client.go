@@ -12,6 +12,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stelelog/stele"
@@ -27,7 +28,7 @@ type client struct {
 
 // clientFlags adds the flags that all clients have.
 func clientFlags(f *flags) (finish func() (*client, error)) {
-	addrs := f.String("http", defaultHTTP, "HTTP `addresses` of nodes, a,b,c: the first that can serve is asked\n")
+	addrs := f.String("http", defaultHTTP, "HTTP `addresses` of nodes, a,b,c: if one cannot serve the next one is asked\n")
 	timeout := f.Duration("timeout", 30*time.Second, "how long to try")
 	return func() (*client, error) {
 		c := &client{addrs: splitAddrs(*addrs), timeout: *timeout, http: &http.Client{Transport: &http.Transport{
@@ -71,32 +72,48 @@ func (c *client) fork() *client {
 // goOn makes the next address the first.
 func (c *client) goOn() { c.at = (c.at + 1) % len(c.addrs) }
 
+// readPatience is how long one of several nodes may take to answer a request
+// that only reads, before the next one is asked.
+const readPatience = 3 * time.Second
+
 // anyNode calls f for one address after the other until the outcome of its error
 // is not retry, in rounds, until the timeout or ctx ends. It returns the last
-// error that is not about time.
-func (c *client) anyNode(ctx context.Context, f func(ctx context.Context, addr string) error) error {
+// error that is not about time. each bounds one attempt; 0: the timeout does.
+func (c *client) anyNode(ctx context.Context, each time.Duration, f func(ctx context.Context, addr string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	pause := 50 * time.Millisecond
 	for {
 		var last error
 		for range c.addrs {
-			err := f(ctx, c.addrs[c.at])
-			if err == nil || remoteOutcome(err) != stele.OutcomeRetry {
+			err := c.attempt(ctx, each, f)
+			if err == nil || remoteOutcome(err) == stele.OutcomeRefused {
+				return err
+			}
+			c.goOn()
+			if remoteOutcome(err) == stele.OutcomeUnknown {
 				return err
 			}
 			if last == nil || ctx.Err() == nil {
 				last = err
 			}
-			c.goOn()
 		}
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, time.Second)
 		case <-ctx.Done():
-			return fmt.Errorf("tried for %v: %w", c.timeout, last)
+			return fmt.Errorf("tried until the timeout: %w", last)
 		}
 	}
+}
+
+func (c *client) attempt(ctx context.Context, each time.Duration, f func(ctx context.Context, addr string) error) error {
+	if each > 0 && len(c.addrs) > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, each)
+		defer cancel()
+	}
+	return f(ctx, c.addrs[c.at])
 }
 
 // do sends one request to one node. The caller closes the body of an answer
@@ -128,11 +145,7 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 		if !reached || method == http.MethodGet {
 			outcome = stele.OutcomeRetry
 		}
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err // without the URL, which says what the user knows
-		}
-		return nil, &remoteError{outcome, fmt.Sprintf("%s: %v", addr, err)}
+		return nil, &remoteError{outcome, describeError(ctx, addr, err)}
 	}
 	if answer.StatusCode < 300 {
 		return answer, nil
@@ -147,6 +160,22 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 		return nil, &remoteError{stele.OutcomeUnknown, fmt.Sprintf("%s answered %s: %.200s", addr, answer.Status, text)}
 	}
 	return nil, &remoteError{parseOutcome(told.Outcome), told.Error}
+}
+
+// describeError says why a node did not answer.
+func describeError(ctx context.Context, addr string, err error) string {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // without the URL
+	}
+	text := err.Error()
+	switch {
+	case ctx.Err() != nil:
+		text = addr + ": no answer in time"
+	case !strings.Contains(text, addr):
+		text = addr + ": " + text
+	}
+	return text
 }
 
 // parseOutcome reads the word that an outcome travels as.
@@ -168,7 +197,11 @@ func (c *client) callJSON(ctx context.Context, method, path string, query url.Va
 			return err
 		}
 	}
-	return c.anyNode(ctx, func(ctx context.Context, addr string) error {
+	each := time.Duration(0)
+	if method == http.MethodGet {
+		each = readPatience
+	}
+	return c.anyNode(ctx, each, func(ctx context.Context, addr string) error {
 		return c.jsonFrom(ctx, addr, method, path, query, content, v)
 	})
 }

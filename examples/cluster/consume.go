@@ -139,7 +139,7 @@ func (c *consuming) partition(ctx context.Context, partition uint32) error {
 	client, at := c.client.fork(), c.from
 	for {
 		var got piece
-		err := client.anyNode(ctx, func(opening context.Context, addr string) error {
+		err := client.anyNode(ctx, readPatience, func(opening context.Context, addr string) error {
 			var err error
 			got, err = c.stream(ctx, opening, client, addr, partition, at)
 			if got.next != "" && remoteOutcome(err) == stele.OutcomeRetry {

@@ -67,8 +67,8 @@
 // The body has a record in each line, of any bytes but the line feed; the last
 // line feed may be missing. It has at most 17 MiB and 100,000 lines. With a
 // key-separator what is before the first one in a line is the record's key, and
-// a line without one has no key. A key chooses the partition; without one it is
-// any, unless it is given.
+// a line without one has no key. A key chooses the partition, unless one is given;
+// lines without keys go to any, about 1 MiB of a request to the same.
 //
 // The answer, status 200, has a line for each run of records to which the same
 // happened, in the order of the records, and a last line with their number:
@@ -81,7 +81,7 @@
 //
 // ok means synced by a majority of the replicas. Nothing is answered before all
 // of the request's records are. Records of one request for one partition are
-// appended in their order; with partition=N none behind one that failed is sent.
+// appended in their order; without keys none behind one that failed is sent.
 // All requests of a node share one idempotent producer, so what it repeats is
 // appended once; but what a client sends again is another record.
 //

@@ -61,7 +61,7 @@ func TestInspect(t *testing.T) {
 		require.Equal(t, exitFailed, code, c.file)
 		require.Contains(t, out, "DAMAGED: ", c.file)
 		require.Contains(t, out, c.named)
-		require.Contains(t, errs, "1 places are damaged")
+		require.Contains(t, errs, "places that are damaged: 1")
 		after, err := os.ReadFile(filepath.Join(copied, c.file))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(before, after), "inspect changed %s", c.file)

@@ -61,7 +61,7 @@ func (d *directory) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if d.Identity != nil {
-		fmt.Fprintf(out, "  journal %s, %d replicas, %d topic directories, %d in quarantine\n",
+		fmt.Fprintf(out, "  journal files: %s; replicas: %d; topic directories: %d, and %d in quarantine\n",
 			sizes(d.Journal), len(d.Groups), len(d.Topics), len(d.Quarantined))
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -119,5 +119,5 @@ func (all *inspection) verdict() string {
 			different++
 		}
 	}
-	return fmt.Sprintf("%d places are damaged, %d partitions differ", damage, different)
+	return fmt.Sprintf("places that are damaged: %d; partitions that differ: %d", damage, different)
 }

@@ -42,9 +42,9 @@ func parseNode(args []string, io console) (*nodeFlags, error) {
 	var n nodeFlags
 	f.StringVar(&n.config.Name, "name", "", "`name` of this node, one of -peers")
 	f.StringVar(&n.config.Cluster, "cluster", "example", "`name` of the cluster: nodes of another one are refused")
-	f.StringVar(&n.config.Dir, "dir", "", "data `directory` of this node (default: cluster-data/NAME)")
-	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default: that in -peers)")
-	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default: that behind @ in -peers)")
+	f.StringVar(&n.config.Dir, "dir", "", "data `directory` of this node (default cluster-data/NAME)")
+	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default that in -peers)")
+	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default that behind @ in -peers)")
 	advertise := f.String("advertise", "", "`address` at which the others reach this node; the same as in -peers, which is the default")
 	peers := f.String("peers", defaultPeers, "all initial `members`, this one too, equal on all: name=addr[@http-addr],...\n")
 	level := f.String("log", "info", "`level` of the log: debug, info, warn or error")
@@ -143,7 +143,7 @@ func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <
 	for {
 		if r := node.Readiness(); r != last {
 			last = r
-			log.Info("readiness", zap.String("code", string(r.Code)), zap.String("reason", r.Reason))
+			log.Info(r.String())
 			if r.Code == stele.Failed || r.Code == stele.NotListed {
 				return fmt.Errorf("the node cannot go on: %v", r)
 			}

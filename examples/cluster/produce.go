@@ -55,7 +55,7 @@ func runProduce(ctx context.Context, args []string, io console) error {
 	var p producing
 	f.StringVar(&p.topic, "topic", "", "`name` of the topic")
 	f.Int64Var(&p.partition, "partition", -1, "`number` of the partition; -1: by key, and without one any")
-	f.StringVar(&p.separator, "key-separator", "", "what is before the first `separator` of a line is its key (default: lines have no keys)")
+	f.StringVar(&p.separator, "key-separator", "", "what is before the first `separator` of a line is its key (default none: lines have no keys)")
 	f.BoolVar(&p.atLeastOnce, "at-least-once", false, "send again what may have been appended; it may be there twice then")
 	finish := clientFlags(f)
 	if err := f.parse(args, false); err != nil {
@@ -154,7 +154,8 @@ func (p *producing) sendAll(ctx context.Context, batch []line) error {
 	pause := 50 * time.Millisecond
 	until := time.Now().Add(p.client.timeout)
 	for {
-		attempt, cancel := context.WithDeadline(ctx, until)
+		// A node that hangs is to leave time for another one.
+		attempt, cancel := context.WithTimeout(ctx, min(p.client.timeout/3, time.Until(until)))
 		rest, why, err := p.send(attempt, batch)
 		cancel()
 		switch {
@@ -208,7 +209,7 @@ func (p *producing) send(ctx context.Context, batch []line) (rest []line, why, e
 	}
 	switch {
 	case len(lost) > 0:
-		return nil, nil, fmt.Errorf("%s may or may not have been appended (-at-least-once would send them again): %w", describe(lost), why)
+		return nil, nil, fmt.Errorf("%s may or may not have been appended (-at-least-once sends such lines again): %w", describe(lost), why)
 	case len(refused) > 0:
 		return nil, nil, fmt.Errorf("%s refused: %w", describe(refused), why)
 	}
@@ -240,7 +241,7 @@ func (p *producing) request(ctx context.Context, batch []line) (results []result
 	for _, l := range batch {
 		body = append(append(body, l.text...), '\n')
 	}
-	err = p.client.anyNode(ctx, func(ctx context.Context, addr string) error {
+	err = p.client.anyNode(ctx, 0, func(ctx context.Context, addr string) error {
 		answer, err := p.client.do(ctx, addr, http.MethodPost, topicPath(p.topic, "/records"), q, body)
 		if err != nil {
 			return err

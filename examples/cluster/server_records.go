@@ -53,11 +53,19 @@ func (s *server) produce(w http.ResponseWriter, r *http.Request) error {
 		return badRequest("the body has %d lines: want at most %d", n, maxRecords)
 	}
 	records := linesOf(body, separator)
+	name := r.PathValue("topic")
 	var results []result
-	if partition < 0 {
-		results = produceAnywhere(ctx, producer, r.PathValue("topic"), records)
-	} else {
-		results = produceTo(ctx, producer, r.PathValue("topic"), uint32(partition), records)
+	switch {
+	case partition >= 0:
+		results = inBatches(records, func(batch []stele.Record) ([]stele.Position, error) {
+			return producer.ProduceTo(ctx, name, uint32(partition), batch...)
+		})
+	case separator == "":
+		results = inBatches(records, func(batch []stele.Record) ([]stele.Position, error) {
+			return producer.Produce(ctx, name, batch...)
+		})
+	default:
+		results = byKey(ctx, producer, name, records)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	limitTime(w, r)
@@ -89,9 +97,8 @@ type result struct {
 	err error
 }
 
-// produceAnywhere sends records where their keys belong. Each has an outcome of
-// its own.
-func produceAnywhere(ctx context.Context, p *stele.Producer, name string, records []stele.Record) []result {
+// byKey sends records where their keys belong. Each has an outcome of its own.
+func byKey(ctx context.Context, p *stele.Producer, name string, records []stele.Record) []result {
 	results := make([]result, len(records))
 	var wg sync.WaitGroup
 	wg.Add(len(records))
@@ -105,26 +112,26 @@ func produceAnywhere(ctx context.Context, p *stele.Producer, name string, record
 	return results
 }
 
-// produceTo sends records to one partition in their order, a batch in each
-// call, so that each has the outcome of its batch. What is behind a batch that
-// failed is not sent.
-func produceTo(ctx context.Context, p *stele.Producer, name string, partition uint32, records []stele.Record) []result {
+// inBatches calls produce for a batch after the other, so that the records keep
+// their order, a batch is in one partition, and each record has the outcome of
+// its batch. What is behind a batch that failed is not sent.
+func inBatches(records []stele.Record, produce func([]stele.Record) ([]stele.Position, error)) []result {
 	var results []result
 	for len(records) > 0 {
 		n, err := topic.Fitting(records)
 		var at []stele.Position
 		if err == nil {
-			at, err = p.ProduceTo(ctx, name, partition, records[:n]...)
+			at, err = produce(records[:n])
 		}
-		for i := range max(n, 1) {
-			if err == nil || i < len(at) && at[i].Offset != topic.NoOffset {
+		n = max(n, 1)
+		for i := range n {
+			if err == nil || i < len(at) && at[i].Offset != topic.NoOffset { // some of it, if the topic's batches are smaller
 				results = append(results, result{at: at[i]})
 			} else {
 				results = append(results, result{err: err})
 			}
 		}
-		records = records[max(n, 1):]
-		if err != nil {
+		if records = records[n:]; err != nil {
 			for range records {
 				results = append(results, result{err: errBehind})
 			}

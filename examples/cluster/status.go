@@ -130,7 +130,7 @@ func (v *view) silence(name string) string {
 	for _, n := range v.nodes {
 		for _, m := range n.Members {
 			if m.Name == name && v.nodes[m.HTTP] != nil {
-				return fmt.Sprint("no answer: ", v.nodes[m.HTTP].err)
+				return v.nodes[m.HTTP].err.Error()
 			}
 		}
 	}
