@@ -34,10 +34,9 @@ import (
 // or a partition has no quorum, the outcome is unknown: once the deletion has
 // begun it is finished in the background when there are quorums.
 func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
-	ctx, cancel := m.whileOpen(ctx)
+	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic
-	err := m.begin(ctx)
 	if err == nil {
 		t, err = m.find(ctx, name)
 	}

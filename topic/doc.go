@@ -84,14 +84,19 @@
 // while all goes well with a leader on this node: whoever calls, or brings an
 // answer of the group, sends what waits. There are two goroutines for a batch on
 // its way to another node, one of which looks out for another leader, one for a
-// lane that pauses after a failure, and one that asks the metadata for an
-// identity. Close waits for all of them.
+// lane that pauses after a failure, one that calls callbacks, and one that asks
+// the metadata for an identity. Close waits for all of them.
+//
+// Room: what is produced holds its size of the producer's buffer until it is
+// answered. Calls wait for room in the order in which they came, or fail at once
+// (ProducerConfig.FailWhenFull). It is free again before the callback, so that
+// one that produces does not wait for itself.
 //
 // Order: records of one call to one partition, and of calls that follow each
 // other and succeed, have ascending offsets. Calls side by side, and records of
-// different partitions, are in no order. No order is promised for the callbacks
-// of ProduceAsync. They are called from goroutines that others need; one that
-// panics is logged and harms nothing else.
+// different partitions, are in no order. The callbacks of ProduceAsync for one
+// partition come one after the other, in the order of its calls, but for those
+// whose context ended.
 //
 // Retries: a batch that was not taken, or whose outcome is unknown, is sent
 // again with its sequence numbers until it is answered or the producer is

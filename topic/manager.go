@@ -116,6 +116,7 @@ type Position struct {
 //	leader watch a producer     giving such an attempt up        with it
 //	recovery     a producer     a partition's batches that wait  when they are sent, Close
 //	identity     a producer     the question for an identity     when it is answered, Close
+//	callbacks    a producer     a partition's, one by one        when there are none, Close
 type Manager struct {
 	cfg      Config
 	builders Builders
@@ -157,7 +158,8 @@ func Open(cfg Config) (*Manager, error) {
 }
 
 // Close ends everything that runs, producers and readers included; their calls
-// end with ErrClosed and an outcome. It is idempotent. The groups are the
+// end with ErrClosed and an outcome. It waits for callbacks of ProduceAsync, and
+// so is not for them. It is idempotent. The groups are the
 // host's to close, before or after: until it is closed it may still call the
 // state machines.
 func (m *Manager) Close() error {
@@ -171,6 +173,9 @@ func (m *Manager) Close() error {
 	m.mu.Unlock()
 	for _, p := range producers {
 		p.abort(ErrClosed)
+	}
+	for _, p := range producers {
+		_ = p.awaitCallbacks(context.Background())
 	}
 	m.running.Wait()
 	m.mu.Lock()

@@ -12,9 +12,11 @@ import (
 )
 
 // begin returns why a call is not to begin, nil if it may: the manager was
-// closed or the caller's context has ended, and nothing happened.
+// closed or the caller's context has ended or is nil, and nothing happened.
 func (m *Manager) begin(ctx context.Context) error {
 	switch {
+	case ctx == nil:
+		return ErrNoContext
 	case m.life.Err() != nil:
 		return raftlog.Retry(ErrClosed)
 	case ctx.Err() != nil:
@@ -23,9 +25,14 @@ func (m *Manager) begin(ctx context.Context) error {
 	return nil
 }
 
-// whileOpen is a context that also ends when the manager is closed.
-func (m *Manager) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
-	return until(ctx, m.life)
+// whileOpen is a context that also ends when the manager is closed. The error is
+// that of begin.
+func (m *Manager) whileOpen(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := m.begin(ctx); err != nil {
+		return ctx, func() {}, err
+	}
+	ctx, cancel := until(ctx, m.life)
+	return ctx, cancel, nil
 }
 
 // until is a context that also ends, with the cause ErrClosed, when life does.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +89,7 @@ func (x *chaos) load(n *node, seed uint64) {
 func (x *chaos) produce(p *topic.Producer, who int, partition uint32, pace time.Duration) {
 	defer p.Close(x.ctx)
 	window := make(chan struct{}, 32)
+	var last atomic.Int64 // that was told
 	for i := 0; x.ctx.Err() == nil; i++ {
 		value := fmt.Sprintf("%d/%d", who, i)
 		select {
@@ -99,6 +101,9 @@ func (x *chaos) produce(p *topic.Producer, who int, partition uint32, pace time.
 		// A key that goes to the partition; all of one producer are in order.
 		p.ProduceAsync(x.ctx, "orders", topic.Record{Key: keyFor(partition, x.partitions), Value: []byte(value)}, func(at topic.Position, err error) {
 			<-window
+			if before := last.Swap(int64(i)); int64(i) < before && x.ctx.Err() == nil && !errors.Is(err, topic.ErrClosed) { // which calls may be told at once
+				x.fail("the callback of %q came after that of %d", value, before)
+			}
 			switch {
 			case err == nil:
 				x.ack(at, value)

@@ -23,6 +23,7 @@ func calls(n *node, p *topic.Producer, r *topic.Reader) map[string]func(context.
 			p.ProduceAsync(ctx, "orders", record("x"), func(_ topic.Position, err error) { done <- err })
 			return <-done
 		},
+		"flush": func(ctx context.Context) error { return p.Flush(ctx) },
 		"fetch": func(ctx context.Context) error { _, err := r.Fetch(ctx, 1); return err },
 		"records": func(ctx context.Context) (err error) {
 			for _, err = range r.Records(ctx) {
@@ -109,7 +110,8 @@ func TestCallsThatWaitEndWithTheManager(t *testing.T) {
 		pass(5 * time.Second)
 		delete(calls, "records") // a reader is for one goroutine
 		delete(calls, "describe")
-		delete(calls, "open") // it may read what was shown here
+		delete(calls, "flush") // all is answered then
+		delete(calls, "open")  // it may read what was shown here
 		errs := map[string]chan error{}
 		for name, call := range calls {
 			ended := make(chan error, 1)

@@ -16,6 +16,8 @@ var (
 	// ErrNoReplica answers for a partition that this node does not hold, or has
 	// not opened yet. Retry, elsewhere.
 	ErrNoReplica = raftlog.Retry(errors.New("topic: this node has no open replica of the partition"))
+	// ErrNoContext is the error of a call whose context is nil. Refused.
+	ErrNoContext = raftlog.Refused(errors.New("topic: the context is nil: want one, context.Background() if there is no other"))
 	// ErrClosed is the error of calls to a Manager, Producer or Reader that was
 	// closed. It comes as Retry where nothing happened, and as Unknown for what
 	// was on its way. It matches raftlog.ErrClosed.

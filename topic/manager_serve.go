@@ -34,7 +34,10 @@ func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method st
 	if err != nil {
 		return nil, fmt.Errorf("call of %v: %w", from, err)
 	}
-	ctx, cancel := m.whileOpen(ctx)
+	if ctx == nil {
+		return nil, fmt.Errorf("call of %v: %w", from, ErrNoContext)
+	}
+	ctx, cancel := until(ctx, m.life)
 	defer cancel()
 	r, err := m.serving(a)
 	var response []byte

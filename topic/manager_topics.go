@@ -20,10 +20,9 @@ import (
 // its leaders were not waited for. If it has ended before the call the error is
 // Retry, here and in all calls.
 func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
-	ctx, cancel := m.whileOpen(ctx)
+	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic
-	err := m.begin(ctx)
 	if err == nil {
 		t, err = m.cfg.Meta.CreateTopic(ctx, metastore.TopicSpec{Name: name, Config: config})
 	}
@@ -37,10 +36,9 @@ func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore
 // (metastore.ErrTopicNotFound) only after a linearizable read. A name that no
 // topic can have is a *metastore.InvalidError, here and in all calls.
 func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Topic, error) {
-	ctx, cancel := m.whileOpen(ctx)
+	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic
-	err := m.begin(ctx)
 	if err == nil {
 		t, err = m.find(ctx, name)
 	}
@@ -49,9 +47,8 @@ func (m *Manager) DescribeTopic(ctx context.Context, name string) (metastore.Top
 
 // ListTopics returns all topics by name, after a linearizable read.
 func (m *Manager) ListTopics(ctx context.Context) ([]metastore.Topic, error) {
-	ctx, cancel := m.whileOpen(ctx)
+	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
-	err := m.begin(ctx)
 	if err == nil {
 		err = m.barrier(ctx)
 	}

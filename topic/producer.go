@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
-
-	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -30,10 +27,14 @@ type ProducerConfig struct {
 	// bound holds too. A larger record travels alone. 1 KiB to 1 MiB. Default
 	// 1 MiB.
 	MaxBatchBytes int
-	// MaxBufferedBytes bounds the records that wait in the producer; beyond it
-	// calls wait for room. One call of any size is accepted when nothing waits.
-	// 1 KiB to 1 GiB. Default 64 MiB.
+	// MaxBufferedBytes bounds the records that wait in the producer or are on
+	// their way, as they count against MaxBatchBytes; beyond it calls wait for
+	// room, in the order in which they came. A larger call is accepted when there
+	// is nothing else. 1 KiB to 1 GiB. Default 64 MiB.
 	MaxBufferedBytes int
+	// FailWhenFull makes calls that would have to wait for room fail at once,
+	// with a *BufferFullError.
+	FailWhenFull bool
 	// MaxInFlight is how many batches of a partition may be on their way at
 	// once to a leader on this node: 1 to 5. To another node it is one. More make
 	// batches smaller. Default 2: one is written while the next one fills. Of 1,
@@ -95,6 +96,8 @@ type Producer struct {
 		sync.Mutex
 		views    map[string]*topicView
 		lanes    map[address]*lane    // that have not ended
+		telling  map[*lane]bool       // that are calling back
+		quiet    chan struct{}        // closed when none is any more; nil: nobody waits
 		spent    map[address]identity // of lanes that have ended
 		identity identity
 		asking   []*lane // for an identity
@@ -112,9 +115,10 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 		return nil, raftlog.Refused(err)
 	}
 	p := &Producer{m: m, cfg: cfg}
-	p.room.max = cfg.MaxBufferedBytes
+	p.room.max, p.room.fail = cfg.MaxBufferedBytes, cfg.FailWhenFull
 	p.life, p.stop = context.WithCancel(context.Background())
 	p.mu.views, p.mu.lanes, p.mu.spent = map[string]*topicView{}, map[address]*lane{}, map[address]identity{}
+	p.mu.telling = map[*lane]bool{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.closed {
@@ -135,8 +139,8 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 //
 // Errors: *TooLargeError, metastore.ErrTopicNotFound (after a linearizable
 // read), metastore.ErrTopicDeleting, ErrTopicDeleted, ErrTopicIncarnationMismatch,
-// *FencedError, *NoLeaderError, metastore.ErrUnavailable, ErrClosed;
-// *PartialError if the call's records went to several batches and only some of
+// *FencedError, *NoLeaderError, *BufferFullError, metastore.ErrUnavailable,
+// ErrClosed; *PartialError if the call's records went to several batches and only some of
 // them arrived. When ctx ends the error matches ctx.Err(); it is Retry if the
 // records were not on their way yet, else unknown: they may be appended later.
 func (p *Producer) Produce(ctx context.Context, topic string, records ...Record) ([]Position, error) {
@@ -169,48 +173,6 @@ func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32
 	return p.produce(ctx, p.lane(v, partition), records)
 }
 
-// ProduceAsync is Produce of one record that does not wait for the answer: done
-// is called once, perhaps before it returns, perhaps from a goroutine that
-// others need, so it must not block. A nil done ignores the result; one that
-// panics is logged, with its stack, and harms nothing else. ProduceAsync waits
-// for room in the producer, and where Produce would to find the topic. The
-// record must not change until done was called.
-func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record, done func(Position, error)) {
-	c := &call{records: []Record{record}}
-	v, err := p.prepare(ctx, topic, c.records)
-	if err != nil {
-		p.tell(done, Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
-		return
-	}
-	l := p.choose(v, record.Key)
-	stop := context.AfterFunc(ctx, func() { l.giveUp(ctx, c) })
-	c.done = func(base storage.Offset, err error) {
-		stop()
-		p.tell(done, Position{Partition: l.partition, Offset: base}, err)
-	}
-	if err := p.begin(ctx, l, c); err != nil {
-		c.done(NoOffset, err)
-		return
-	}
-	if ctx.Err() != nil { // perhaps before there was anything to give up
-		l.giveUp(ctx, c)
-	}
-}
-
-// tell calls a function of the host, from whatever goroutine: what it does must
-// not end that.
-func (p *Producer) tell(done func(Position, error), at Position, err error) {
-	if done == nil {
-		return
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			p.m.cfg.Logger.Error("a callback of ProduceAsync panicked", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
-		}
-	}()
-	done(at, err)
-}
-
 // prepare refuses what cannot be appended, and finds the topic.
 func (p *Producer) prepare(ctx context.Context, topic string, records []Record) (*topicView, error) {
 	err := p.refuses(ctx, records)
@@ -222,7 +184,10 @@ func (p *Producer) prepare(ctx context.Context, topic string, records []Record) 
 
 // refuses returns why a call is not to begin.
 func (p *Producer) refuses(ctx context.Context, records []Record) error {
-	if ctx.Err() != nil {
+	switch {
+	case ctx == nil:
+		return ErrNoContext
+	case ctx.Err() != nil:
 		return raftlog.Retry(ctx.Err())
 	}
 	for i := range records {
@@ -368,10 +333,7 @@ func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
 	if err := p.room.take(ctx, p.life, c.size); err != nil {
 		return l.about(err)
 	}
-	if err := l.enqueue(c); err != nil {
-		p.room.give(c.size)
-		return err
-	}
+	l.enqueue(c)
 	return nil
 }
 
@@ -395,33 +357,6 @@ func anyKey(records []Record) bool {
 		}
 	}
 	return false
-}
-
-// Close refuses new calls, waits until what was produced is answered, and ends
-// the producer. If ctx ends first, what was not on its way ends with ErrClosed
-// as Retry, what was as unknown, and Close returns an error that matches
-// ctx.Err(). It is idempotent.
-func (p *Producer) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.mu.closing = true
-	p.mu.Unlock()
-	err := p.room.empty(ctx, p.life)
-	p.abort(ErrClosed)
-	return err
-}
-
-// abort ends the producer and everything that waits in it.
-func (p *Producer) abort(cause error) {
-	p.mu.Lock()
-	p.mu.closing, p.mu.closed = true, true
-	p.mu.Unlock()
-	p.stop()
-	p.failLanes(cause)
-	p.running.Wait()
-	p.failLanes(cause) // of calls that came in between
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	delete(p.m.mu.producers, p)
 }
 
 func (p *Producer) failLanes(cause error) {

@@ -25,8 +25,8 @@ type call struct {
 	place int    // in batch.calls, or counted from the lane's first call on
 
 	// One of the two hears of the end, once.
-	ready chan ended // buffered
-	done  func(base storage.Offset, err error)
+	ready chan ended                           // buffered
+	done  func(base storage.Offset, err error) // in its turn; a mark (isMark) has nothing else
 }
 
 type callState uint8
@@ -75,16 +75,7 @@ func (c *call) free() {
 	c.pool.pool.Put(c)
 }
 
-// end tells the caller. The lane's lock is not held: done is foreign code.
-func (c *call) end(base storage.Offset, err error) {
-	if c.done != nil {
-		c.done(base, err)
-		return
-	}
-	c.ready <- ended{base, err}
-}
-
-// ending is a call and what it is to be told, once the lane's lock is free.
+// ending is a call and what it is to be told: see lane.unlock.
 type ending struct {
 	call *call
 	ended
@@ -93,9 +84,10 @@ type ending struct {
 // batch is an encoded batch of a lane that is not answered yet.
 type batch struct {
 	data     []byte
-	calls    []*call // nil for those that gave up
-	counts   []int   // records of each
-	size     int     // taken of the producer's room
+	calls    []*call  // nil for those that gave up
+	after    []ending // of calls behind it, that hear of their end after it
+	counts   []int    // records of each
+	size     int      // taken of the producer's room
 	count    int
 	first    Sequence
 	since    time.Time // of the oldest call
@@ -125,6 +117,7 @@ func (b *batch) end(out []ending, base storage.Offset, err error) []ending {
 		}
 		base += storage.Offset(b.counts[i])
 	}
-	b.calls = nil
+	out = append(out, b.after...)
+	b.calls, b.after = nil, nil
 	return out
 }

@@ -99,9 +99,7 @@ func (p *Producer) identified(now identity) {
 	for _, l := range lanes {
 		l.mu.Lock()
 		l.mu.identity, l.mu.asking = now, false
-		out := l.pumpLocked(nil)
-		l.mu.Unlock()
-		tell(out)
+		l.unlock(l.pumpLocked(nil))
 	}
 }
 
@@ -109,7 +107,5 @@ func (p *Producer) identified(now identity) {
 func (l *lane) waitingFor(err error) {
 	l.mu.Lock()
 	l.mu.last = raftlog.Retry(fmt.Errorf("%w: %w", metastore.ErrUnavailable, withoutOutcome{err}))
-	out := l.expireLocked(nil)
-	l.mu.Unlock()
-	tell(out)
+	l.unlock(l.expireLocked(nil))
 }

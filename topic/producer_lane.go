@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -42,6 +43,7 @@ type lane struct {
 	waiting atomic.Int64 // bytes in queue
 	trouble atomic.Int64 // when it last failed, ns since 1970; 0: not since it last succeeded
 	over    atomic.Bool  // ended
+	outbox  outbox       // of the goroutine that calls back
 
 	mu struct {
 		sync.Mutex
@@ -59,6 +61,8 @@ type lane struct {
 		pause      backoff
 		last       error // of the last attempt
 		ended      error
+		untold     []ending // of callbacks, in their order
+		telling    bool     // somebody is calling back
 	}
 }
 
@@ -82,21 +86,26 @@ func (l *lane) leaderless() bool {
 	return !l.p.m.leaderOf(l.address, l.place).sure
 }
 
-// enqueue queues a call. With an error nothing happened.
-func (l *lane) enqueue(c *call) error {
+// enqueue queues a call, which holds its size of the producer's room.
+func (l *lane) enqueue(c *call) {
 	l.mu.Lock()
+	var out []ending
 	if err := l.mu.ended; err != nil {
-		l.mu.Unlock()
-		return notSent(err)
+		c.lane, c.state = l, callEnded
+		l.p.room.give(c.size)
+		out = append(out, ending{c, ended{NoOffset, notSent(err)}})
+	} else {
+		l.queueLocked(c)
+		l.waiting.Add(int64(c.size))
+		out = l.pumpLocked(nil)
 	}
+	l.unlock(out)
+}
+
+func (l *lane) queueLocked(c *call) {
 	c.lane, c.state = l, callWaiting
 	c.place = l.mu.gone + len(l.mu.queue)
 	l.mu.queue = append(l.mu.queue, c)
-	l.waiting.Add(int64(c.size))
-	out := l.pumpLocked(nil)
-	l.mu.Unlock()
-	tell(out)
-	return nil
 }
 
 // at names the partition.
@@ -152,12 +161,10 @@ func notSent(err error) error {
 func (l *lane) giveUp(ctx context.Context, c *call) {
 	l.mu.Lock()
 	var err error
+	var out []ending
 	switch c.state {
 	case callWaiting:
-		l.mu.queue[c.place-l.mu.gone] = nil
-		l.dequeueLocked(0)
-		l.waiting.Add(-int64(c.size))
-		l.p.room.give(c.size)
+		out = l.leaveLocked(c)
 		err = l.notTakenLocked(ctx.Err())
 	case callClaimed:
 		c.batch.calls[c.place] = nil
@@ -167,8 +174,17 @@ func (l *lane) giveUp(ctx context.Context, c *call) {
 		return
 	}
 	c.state = callEnded
-	l.mu.Unlock()
-	c.end(NoOffset, err)
+	l.unlock(append([]ending{{c, ended{NoOffset, err}}}, out...))
+}
+
+// leaveLocked takes a call out of the queue, from wherever it is, and returns
+// the marks that waited for it alone.
+func (l *lane) leaveLocked(c *call) []ending {
+	l.mu.queue[c.place-l.mu.gone] = nil
+	l.dequeueLocked(0)
+	l.waiting.Add(-int64(c.size))
+	l.p.room.give(c.size)
+	return l.passLocked(nil)
 }
 
 // dequeueLocked takes n calls, and those behind them that gave up, from the
@@ -185,15 +201,10 @@ func (l *lane) dequeueLocked(n int) {
 	l.mu.queue = l.mu.queue[n:]
 }
 
-func tell(out []ending) {
-	for _, e := range out {
-		e.call.end(e.base, e.err)
-	}
-}
-
 // pumpLocked sends what may be sent.
 func (l *lane) pumpLocked(out []ending) []ending {
 	for l.mu.ended == nil && !l.mu.recovering {
+		out = l.passLocked(out)
 		b := l.unsentLocked()
 		if b == nil && len(l.mu.queue) == 0 {
 			return out
@@ -251,11 +262,16 @@ func (l *lane) claimLocked() *batch {
 	builder := builders.get(l.p.m.cfg.Clock.Now())
 	n, room := 0, min(len(l.mu.queue), 128)
 	b.calls, b.counts = make([]*call, 0, room), make([]int, 0, room)
+claiming:
 	for _, c := range l.mu.queue {
-		if c != nil {
-			if b.size > 0 && b.size+c.size > l.limit {
-				break
-			}
+		switch {
+		case c == nil:
+		case c.isMark():
+			c.state = callEnded
+			b.after = append(b.after, ending{call: c})
+		case b.size > 0 && b.size+c.size > l.limit:
+			break claiming
+		default:
 			for i := range c.records {
 				builder.Append(&c.records[i])
 			}
@@ -316,9 +332,7 @@ func (l *lane) answered(b *batch, base storage.Offset, err error) {
 		return
 	}
 	out := l.answerLocked(nil, b, base, err)
-	out = l.pumpLocked(out)
-	l.mu.Unlock()
-	tell(out)
+	l.unlock(l.pumpLocked(out))
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
 		l.p.fence(err)
@@ -346,16 +360,24 @@ func (l *lane) answerLocked(out []ending, b *batch, base storage.Offset, err err
 	return out
 }
 
-// removeLocked takes a batch out of flight and ends its calls.
+// removeLocked takes a batch out of flight and ends its calls. Callbacks wait
+// for those of the batches before it.
 func (l *lane) removeLocked(out []ending, b *batch, base storage.Offset, err error) []ending {
-	for i, other := range l.mu.flight {
-		if other == b {
-			l.mu.flight = append(l.mu.flight[:i], l.mu.flight[i+1:]...)
-			break
+	i := slices.Index(l.mu.flight, b)
+	l.mu.flight = slices.Delete(l.mu.flight, i, i+1)
+	l.p.room.give(b.size)
+	if i == 0 {
+		return b.end(out, base, l.about(err))
+	}
+	before := l.mu.flight[i-1]
+	for _, e := range b.end(nil, base, l.about(err)) {
+		if e.call.done == nil {
+			out = append(out, e)
+		} else {
+			before.after = append(before.after, e)
 		}
 	}
-	l.p.room.give(b.size)
-	return b.end(out, base, l.about(err))
+	return out
 }
 
 // maxRenewed is how often a batch gets a new identity before its calls fail.
@@ -416,8 +438,7 @@ func (l *lane) fail(err error) {
 	if l.mu.ended == nil {
 		out = l.endLocked(nil, err)
 	}
-	l.mu.Unlock()
-	tell(out)
+	l.unlock(out)
 }
 
 func (l *lane) endLocked(out []ending, err error) []ending {

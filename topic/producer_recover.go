@@ -33,8 +33,7 @@ func (l *lane) recover() {
 		if done {
 			l.mu.running = false
 		}
-		l.mu.Unlock()
-		tell(out)
+		l.unlock(out)
 		if done {
 			return
 		}
@@ -88,19 +87,31 @@ func (l *lane) renumberLocked(next Sequence) {
 // expireLocked ends calls that have waited for a leader for CallTimeout and
 // certainly were not appended.
 func (l *lane) expireLocked(out []ending) []ending {
-	limit := l.p.m.cfg.Clock.Now().Add(-l.p.m.cfg.CallTimeout)
 	if l.mu.last == nil {
 		return out
 	}
+	limit := l.p.m.cfg.Clock.Now().Add(-l.p.m.cfg.CallTimeout)
 	err := l.notTakenLocked(nil)
-	for len(l.mu.queue) > 0 && l.mu.queue[0].since.Before(limit) {
-		c := l.mu.queue[0]
-		l.dequeueLocked(1)
+	out = l.expireFlightLocked(out, limit, err)
+	for _, c := range l.mu.queue {
+		switch {
+		case c == nil || c.isMark():
+			continue
+		case !c.since.Before(limit):
+			return out
+		case c.done != nil && len(l.mu.flight) > 0:
+			continue // it is not to hear of its end before those
+		}
 		c.state = callEnded
-		l.waiting.Add(-int64(c.size))
-		l.p.room.give(c.size)
 		out = append(out, ending{c, ended{NoOffset, err}})
+		out = append(out, l.leaveLocked(c)...)
 	}
+	return out
+}
+
+// expireFlightLocked is for what was numbered; a batch whose outcome is in doubt
+// holds up those behind it.
+func (l *lane) expireFlightLocked(out []ending, limit time.Time, err error) []ending {
 	for _, b := range l.mu.flight {
 		if b.unknown || b.flying {
 			return out

@@ -39,7 +39,7 @@ func (p *Producer) view(ctx context.Context, name string) (*topicView, error) {
 	if v != nil && v.fresh() {
 		return v, nil
 	}
-	ctx, cancel := p.m.whileOpen(ctx)
+	ctx, cancel := until(ctx, p.m.life)
 	defer cancel()
 	v, err := p.lookUp(ctx, name, v)
 	return v, endOf(ctx, err)

@@ -77,9 +77,12 @@ type Reader struct {
 // answer until ctx ends; the error then matches ctx.Err(). Nothing happened:
 // they are Retry or Refused.
 func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) (*Reader, error) {
-	ctx, cancel := m.whileOpen(ctx)
+	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
-	r, err := m.newReader(ctx, p, start)
+	var r *Reader
+	if err == nil {
+		r, err = m.newReader(ctx, p, start)
+	}
 	if err != nil {
 		return nil, explain(ctx, err, "open a reader of %v", p)
 	}
@@ -87,9 +90,6 @@ func (m *Manager) NewReader(ctx context.Context, p TopicPartition, start Start) 
 }
 
 func (m *Manager) newReader(ctx context.Context, p TopicPartition, start Start) (*Reader, error) {
-	if err := m.begin(ctx); err != nil {
-		return nil, err
-	}
 	if err := m.caughtUp(ctx); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,9 @@ const patience = 200 * time.Millisecond
 // fetch returns records from the reader's offset on, at least one, in a buffer
 // that it uses again. It waits until ctx ends.
 func (r *Reader) fetch(ctx context.Context, maxBytes int) (Fetched, error) {
+	if ctx == nil {
+		return Fetched{}, explain(ctx, ErrNoContext, "read %v", r)
+	}
 	ctx, cancel := until(ctx, r.life)
 	defer cancel()
 	f, err := r.await(ctx, maxBytes)
