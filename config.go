@@ -74,6 +74,9 @@ type Config struct {
 	// LogHandler replaces Logger, for a host that logs with log/slog; see
 	// NewSlogCore.
 	LogHandler slog.Handler
+	// Events are functions of the host that the node calls when something
+	// happened to it. Default: none.
+	Events Events
 	// Metrics is where the node registers its metrics, with the labels cluster
 	// and node; they are unregistered by Close and Abort. Default: nowhere.
 	Metrics prometheus.Registerer

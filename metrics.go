@@ -70,6 +70,10 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"produce_served_total", "Batches taken in for other nodes.", nil},
 		{"fetched_local_total", "Fetches answered by a replica of this node.", nil},
 		{"fetched_away_total", "Fetches answered by another node.", nil},
+		{"events_total", "Functions of Events that were called.", []string{"event"}},
+		{"events_superseded_total", "Leaders that were never told, because a newer one came first.", nil},
+		{"events_panicked_total", "Functions of Events that panicked.", nil},
+		{"events_running_seconds", "For how long the function of Events that runs has run; 0 if none does.", nil},
 		{"transport_frames_total", "Frames by class and way.", []string{"class", "way"}},
 		{"transport_bytes_total", "Bytes of frames by class and way.", []string{"class", "way"}},
 		{"transport_reconnects_total", "Connections made again after a loss.", nil},
@@ -151,6 +155,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	m.send(out, "ready", prometheus.GaugeValue, ready)
 	m.collectTransport(out, m.node.net.transport.Stats())
+	m.collectEvents(out, m.node.events)
 	if p := m.node.net.parts.Load(); p != nil {
 		m.collectHost(out, p.host.Stats())
 		m.collectTopics(out, p)
@@ -204,6 +209,15 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 		}
 	}
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
+}
+
+func (m *metrics) collectEvents(out chan<- prometheus.Metric, l *eventLoop) {
+	for e, name := range eventNames {
+		m.count(out, "events_total", l.told[e].Load(), name)
+	}
+	m.count(out, "events_superseded_total", l.superseded.Load())
+	m.count(out, "events_panicked_total", l.panics.Load())
+	m.send(out, "events_running_seconds", prometheus.GaugeValue, l.busy().Seconds())
 }
 
 func (m *metrics) collectTransport(out chan<- prometheus.Metric, s transport.Stats) {

@@ -30,6 +30,7 @@ type Node struct {
 	net     *network
 	genesis *membership.Genesis
 	metrics *metrics
+	events  *eventLoop
 
 	life    context.Context // ends when the node is closed
 	end     context.CancelFunc
@@ -86,10 +87,12 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg, log: cfg.Logger, store: store, net: &network{}, closed: make(chan struct{})}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.mu.changed = make(chan struct{})
+	n.events = newEventLoop(n)
 	if err := n.start(ctx); err != nil {
 		n.end()
 		return nil, refusedUnless(errors.Join(err, store.Close()))
 	}
+	n.events.start()
 	return n, nil
 }
 
@@ -225,7 +228,9 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 		return err
 	}
 	var err error
-	if p.host, err = raftlog.Open(n.cfg.raftlog(id.Node, n.store, n.net)); err != nil {
+	groups := n.cfg.raftlog(id.Node, n.store, n.net)
+	groups.StepHook = n.events.stepHook()
+	if p.host, err = raftlog.Open(groups); err != nil {
 		return err
 	}
 	replica := raftlog.ReplicaID(id.Node) // of the metadata group: the genesis numbers both alike
@@ -244,6 +249,7 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	}); err != nil {
 		return fail(err)
 	}
+	n.events.know(p.meta.Topics())
 	n.net.parts.Store(p)
 	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", founding.ClusterID), zap.Stringer("id", id.Node))
 	return nil
@@ -278,14 +284,15 @@ func (n *Node) ready() (*parts, error) {
 // once, what waits is written, everything is closed. Calls that are under way
 // end with ErrClosed and an outcome. It keeps to ctx as far as disks allow: a
 // sync that hangs is waited for, because the directory must not be unlocked
-// below it. Close is idempotent; later calls return the first one's result, and
-// after Abort it does nothing.
+// below it. So is a function of Events that still runs, until ctx ends. Close is
+// idempotent; later calls return the first one's result, and after Abort it does
+// nothing.
 func (n *Node) Close(ctx context.Context) error {
 	if err := needs(ctx, "Node.Close"); err != nil {
 		return err
 	}
 	n.shut(func(p *parts) error { return p.host.Close(ctx) })
-	return n.result
+	return errors.Join(n.result, n.events.wait(ctx))
 }
 
 // Abort ends the node at once, as a crash would: nothing is handed over and
@@ -297,6 +304,7 @@ func (n *Node) Abort() {
 		_ = abort(p) // a Close that is under way need not hand over any more
 	}
 	n.shut(abort)
+	_ = n.events.wait(context.Background())
 }
 
 func (n *Node) isClosed() bool {
