@@ -33,10 +33,31 @@
 // cluster id, node id, recovery epoch, process. Names of clusters must be
 // equal, ids must be equal once both are known. A stranger learns nothing, not
 // even a reason, unless it already knows the cluster's name; who does not speak
-// the protocol is hung up on. Each is logged at most once a minute. With TLS
-// configured, certificates are judged before that. Peers that passed are
-// trusted not to be malicious, only to be broken: their lengths, kinds and
-// checksums are still judged.
+// the protocol is hung up on. Peers that passed are trusted not to be
+// malicious, only to be broken: their lengths, kinds and checksums are still
+// judged.
+//
+//	                what a peer must have    what it protects
+//	nothing set     the cluster's name       against mistakes
+//	Secret          the join secret          who connects; not what follows, from one
+//	                                         who can change it on its way
+//	TLS             a certificate with its   who connects and as whom, and all that
+//	                node's name              follows, also from being read
+//
+// Secret and TLS are proven before anybody says who it is; the dialler proves
+// first (secret.go). Together they are bound to each other.
+//
+// # Hostile peers
+//
+// A connection has HandshakeTimeout (3 s) for all of its handshakes, whatever
+// it says in the meantime. No more than MaxHandshakes (128) wait for theirs; a
+// further one takes the place of the oldest of the host that has the most (of
+// IPv6: of the /64), so that a flood displaces itself. Accepting never waits
+// for a handshake. Who is refused is counted in Stats.Refused and logged once
+// a minute per host, of at most 1024 hosts a minute.
+//
+// A process is refused while another one with the same node id is connected,
+// and shown as an error when both go on to live: see roster.go.
 //
 // # What an error says
 //

@@ -69,13 +69,23 @@ const (
 	RefusedProtocol
 	// RefusedTLS: the TLS handshake failed.
 	RefusedTLS
+	// RefusedSecret: one side did not prove the join secret, or the other has
+	// none. Nodes of another cluster name cannot prove it either.
+	RefusedSecret
+	// RefusedName: the peer is not the node that its certificate names, or that
+	// should be at its address.
+	RefusedName
+	// RefusedClone: another process with the same node id is connected, or is
+	// the one that was asked. After a restart it passes, within TCPConfig's
+	// PeerTimeout.
+	RefusedClone
 )
 
 // String returns a short phrase.
 func (r Refusal) String() string {
 	switch r {
 	case RefusedSilently:
-		return "refused without a reason (another cluster name?)"
+		return "refused without a reason (another cluster name, or not trusted?)"
 	case RefusedVersion:
 		return "no common protocol version"
 	case RefusedClusterID:
@@ -86,6 +96,12 @@ func (r Refusal) String() string {
 		return "not this protocol"
 	case RefusedTLS:
 		return "TLS handshake failed"
+	case RefusedSecret:
+		return "the join secret is not proven"
+	case RefusedName:
+		return "another node than expected"
+	case RefusedClone:
+		return "another process has the same node id"
 	}
 	return fmt.Sprintf("refusal(%d)", uint8(r))
 }

@@ -28,6 +28,7 @@ func samples() []struct {
 		Cluster: "orders", Name: "orders-1", ClusterID: [16]byte{0: 0xc1, 15: 0xd1}, Node: 3, Epoch: 1, Process: 0x0102030405060708,
 	}}
 	body := appendPeer(nil, me)
+	sealed := sealedGreetings(body)
 	return []struct {
 		name string
 		b    []byte
@@ -35,6 +36,12 @@ func samples() []struct {
 		{"hello", appendGreeting(nil, greetHello, lane(Append), body)},
 		{"welcome", appendGreeting(nil, greetWelcome, laneCalls, body)},
 		{"refuse", appendGreeting(nil, greetRefuse, 0, []byte{byte(RefusedClusterID)})},
+		{"knock", sealed[0]},
+		{"challenge", sealed[1]},
+		{"proof", sealed[2]},
+		{"counterproof", sealed[3]},
+		{"hello-sealed", sealed[4]},
+		{"welcome-sealed", sealed[5]},
 		{"message", appendFrame(nil, frameMessage, nil, []byte("heartbeat"))},
 		{"message-empty", appendFrame(nil, frameMessage, nil, nil)},
 		{"identity", appendFrame(nil, frameIdentity, nil, body)},
@@ -49,6 +56,29 @@ func samples() []struct {
 		{"finish", appendFrame(nil, frameFinish, appendOutcome(nil, outcome{}), nil)},
 		{"ping", appendFrame(nil, framePing, nil, nil)},
 	}
+}
+
+// greetings is how many of the samples are such; then come frames.
+const greetings = 9
+
+// sealedGreetings are those of a handshake with a secret, in order, whose
+// nonces and binding are not at random.
+func sealedGreetings(identity []byte) [][]byte {
+	s := newSeals([]byte("the secret of the golden file"), "orders")
+	s.binding = [32]byte(bytes.Repeat([]byte{0xb1}, 32))
+	var all [][]byte
+	say := func(kind greetingKind, body []byte) {
+		b := appendGreeting(nil, kind, lane(Append), body)
+		s.said = append(s.said, b...)
+		all = append(all, b)
+	}
+	say(greetKnock, bytes.Repeat([]byte{0xd1}, nonceSize))
+	say(greetChallenge, bytes.Repeat([]byte{0xac}, nonceSize))
+	say(greetProof, s.seal(labelProof, s.said, nil))
+	say(greetCounterproof, s.seal(labelCounterproof, s.said, nil))
+	say(greetHello, s.sealed(labelHello, identity))
+	say(greetWelcome, s.sealed(labelWelcome, identity))
+	return all
 }
 
 const golden = "testdata/wire-v1.golden"
@@ -84,7 +114,7 @@ func TestWireRoundTrip(t *testing.T) {
 
 // Every flipped bit of a frame is found: by its limits or by its checksum.
 func TestFrameFindsEveryFlippedBit(t *testing.T) {
-	for _, s := range samples()[3:] {
+	for _, s := range samples()[greetings:] {
 		for bit := range 8 * len(s.b) {
 			b := bytes.Clone(s.b)
 			b[bit/8] ^= 1 << (bit % 8)
@@ -92,7 +122,7 @@ func TestFrameFindsEveryFlippedBit(t *testing.T) {
 			require.ErrorIs(t, err, errFormat, "%s, bit %d", s.name, bit)
 		}
 	}
-	for _, s := range samples()[:3] {
+	for _, s := range samples()[:greetings] {
 		for bit := range 8 * len(s.b) {
 			b := bytes.Clone(s.b)
 			b[bit/8] ^= 1 << (bit % 8)
@@ -117,7 +147,7 @@ const fewBytes = 1<<20 + 256<<10
 
 // Property: S11 (red: fields read past the end of their input; open: other formats)
 func FuzzGreeting(f *testing.F) {
-	for _, s := range samples()[:3] {
+	for _, s := range samples()[:greetings] {
 		f.Add(s.b)
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
@@ -139,7 +169,7 @@ func FuzzGreeting(f *testing.F) {
 
 // Property: S11 (red: a payload allocated at its declared length; open: other formats)
 func FuzzFrame(f *testing.F) {
-	for _, s := range samples()[3:] {
+	for _, s := range samples()[greetings:] {
 		f.Add(s.b)
 	}
 	f.Add([]byte{0xff, 0xff, 0xff, 0x01, 1, 0, 0, 0, 0, 9})
@@ -166,7 +196,7 @@ func FuzzFrame(f *testing.F) {
 
 // Property: S11 (red: fields read past the end of their input; a timeout that overflows; open: other formats)
 func FuzzPayload(f *testing.F) {
-	for _, s := range samples()[3:] {
+	for _, s := range samples()[greetings:] {
 		f.Add(s.b[frameHeaderSize:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -34,6 +34,9 @@ func judge(mine, theirs Identity) Refusal {
 		return RefusedProtocol
 	case mine.ClusterID != [16]byte{} && theirs.ClusterID != [16]byte{} && mine.ClusterID != theirs.ClusterID:
 		return RefusedClusterID
+	case mine.Node != 0 && mine.Node == theirs.Node && mine.ClusterID == theirs.ClusterID &&
+		mine.Process != theirs.Process && mine.Process != 0 && theirs.Process != 0:
+		return RefusedClone
 	}
 	return 0
 }
@@ -41,7 +44,7 @@ func judge(mine, theirs Identity) Refusal {
 // told is what a refused peer may know of the reason.
 func (r Refusal) told() Refusal {
 	switch r {
-	case RefusedVersion, RefusedClusterID:
+	case RefusedVersion, RefusedClusterID, RefusedClone:
 		return r
 	}
 	return RefusedSilently
@@ -61,6 +64,7 @@ type refusalLog struct {
 
 	mu     sync.Mutex
 	logged map[string]time.Time
+	full   time.Time // when that was last said
 }
 
 func newRefusalLog(log *zap.Logger, clk clock.Clock) *refusalLog {
@@ -82,18 +86,30 @@ func (l *refusalLog) due(peer string) bool {
 	if last, ok := l.logged[peer]; ok && now.Sub(last) < refusalLogEvery {
 		return false
 	}
-	if len(l.logged) >= maxRefusalPeers {
-		for p, last := range l.logged {
-			if now.Sub(last) >= refusalLogEvery {
-				delete(l.logged, p)
-			}
-		}
-		if len(l.logged) >= maxRefusalPeers {
-			return false
-		}
+	if len(l.logged) >= maxRefusalPeers && !l.makeRoomLocked(now) {
+		return false
 	}
 	l.logged[peer] = now
 	return true
+}
+
+// makeRoomLocked forgets peers that may be logged again. When there are none it
+// says so and does not search again for a minute.
+func (l *refusalLog) makeRoomLocked(now time.Time) bool {
+	if now.Sub(l.full) < refusalLogEvery {
+		return false
+	}
+	for p, last := range l.logged {
+		if now.Sub(last) >= refusalLogEvery {
+			delete(l.logged, p)
+		}
+	}
+	if len(l.logged) < maxRefusalPeers {
+		return true
+	}
+	l.full = now
+	l.log.Warn("more peers are refused than are logged one by one", zap.Int("logged", maxRefusalPeers))
+	return false
 }
 
 // panicError is a handler's panic, which must not end the host.

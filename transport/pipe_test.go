@@ -21,9 +21,11 @@ type pipes struct {
 	dialed    []*pipeConn
 	// wrap, if set, changes what a dialler gets.
 	wrap func(net.Conn) net.Conn
+	// make makes a connection, net.Pipe unless changed.
+	make func() (net.Conn, net.Conn)
 }
 
-func newPipes() *pipes { return &pipes{listeners: make(map[string]*pipeListener)} }
+func newPipes() *pipes { return &pipes{listeners: make(map[string]*pipeListener), make: net.Pipe} }
 
 type pipeAddr string
 
@@ -88,7 +90,7 @@ func (p *pipes) dialFrom(host string) func(ctx context.Context, network, addr st
 		if l == nil {
 			return nil, errNobody
 		}
-		x, y := net.Pipe()
+		x, y := p.make()
 		mine := &pipeConn{Conn: x, remote: pipeAddr(addr), closed: make(chan struct{})}
 		theirs := &pipeConn{Conn: y, remote: pipeAddr(host + ":5555"), closed: make(chan struct{})}
 		select {

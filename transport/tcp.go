@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,10 @@ import (
 // requests of one lane to one peer. The package comment lists the goroutines.
 type TCP struct {
 	cfg      TCPConfig
-	refusals *refusalLog
+	refusals *refusalLog // of strangers
+	notices  *refusalLog // of what this side knows by itself: nobody can crowd them out
+	roster   roster
+	keys     *keyring        // nil without TLS of ours; set before self
 	ctx      context.Context // ends when Close begins
 	cancel   context.CancelFunc
 	self     atomic.Pointer[self] // nil before Start
@@ -49,7 +53,9 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	t := &TCP{cfg: cfg, refusals: newRefusalLog(cfg.Logger, cfg.Clock)}
+	cfg.Secret = bytes.Clone(cfg.Secret)
+	t := &TCP{cfg: cfg, refusals: newRefusalLog(cfg.Logger, cfg.Clock), notices: newRefusalLog(cfg.Logger, cfg.Clock)}
+	t.roster = roster{t: t, byNode: make(map[uint64]*presence)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.links.m = make(map[linkTo]*link)
 	t.mu.conns = make(map[*conn]struct{})
@@ -76,6 +82,12 @@ func (t *TCP) Start(id Identity, h Handler) error {
 	}
 	if t.self.Load() != nil {
 		return errStarted
+	}
+	if t.cfg.TLS != nil {
+		var err error
+		if t.keys, err = newKeyring(t, id.Name); err != nil {
+			return err
+		}
 	}
 	ln := t.cfg.Listener
 	if ln == nil && t.cfg.Listen != "" {
@@ -184,11 +196,12 @@ func (t *TCP) allLinks() []*link {
 	return links
 }
 
-// track lets Close and the watch see a connection; false after Close.
+// track lets Close and the watch see a connection; false after Close, its own
+// or the transport's.
 func (t *TCP) track(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.closed {
+	if t.mu.closed || c.closed() {
 		return false
 	}
 	t.mu.conns[c] = struct{}{}
@@ -294,9 +307,5 @@ func (t *TCP) ended(ctx context.Context) error {
 // noteRefusal logs and counts a peer that this side turned away.
 func (t *TCP) noteRefusal(remote net.Addr, err error) {
 	t.stats.refused.Add(1)
-	host := remote.String()
-	if h, _, splitErr := net.SplitHostPort(host); splitErr == nil {
-		host = h // its ports change with every try
-	}
-	t.refusals.note(host, "refused a connection", zap.Error(err))
+	t.refusals.note(hostOf(remote), "refused a connection", zap.Error(err))
 }

@@ -1,76 +1,13 @@
 package transport
 
 import (
-	"container/list"
 	"context"
-	"crypto/tls"
-	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 )
-
-var (
-	errCrowded = errors.New("transport: too many connections without a handshake")
-	errTooSlow = errors.New("transport: handshake took too long")
-)
-
-// strangers are connections that have not said who they are. When there are
-// too many the oldest goes: an honest peer needs milliseconds, so a flood
-// cannot keep it out by merely holding places.
-type strangers struct {
-	max int
-
-	mu   sync.Mutex
-	byID *list.List // of *stranger, oldest first
-}
-
-type stranger struct {
-	raw  net.Conn
-	why  error // set before raw is closed by somebody else
-	elem *list.Element
-}
-
-func (s *strangers) admit(raw net.Conn) *stranger {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byID.Len() >= s.max {
-		s.dropLocked(s.byID.Front().Value.(*stranger), errCrowded)
-	}
-	st := &stranger{raw: raw}
-	st.elem = s.byID.PushBack(st)
-	return st
-}
-
-func (s *strangers) drop(st *stranger, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropLocked(st, why)
-}
-
-func (s *strangers) dropLocked(st *stranger, why error) {
-	if st.elem == nil {
-		return
-	}
-	s.byID.Remove(st.elem)
-	st.elem, st.why = nil, why
-	_ = st.raw.Close()
-}
-
-// leave ends being a stranger; it returns why the connection was dropped, nil
-// if it was not.
-func (s *strangers) leave(st *stranger) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st.elem != nil {
-		s.byID.Remove(st.elem)
-		st.elem = nil
-	}
-	return st.why
-}
 
 const (
 	minAcceptPause = 5 * time.Millisecond
@@ -79,14 +16,17 @@ const (
 
 // accept takes connections until Close.
 func (t *TCP) accept(ln net.Listener) {
-	waiting := &strangers{max: t.cfg.MaxHandshakes, byID: list.New()}
+	waiting := newStrangers(t.cfg.MaxHandshakes)
 	pause := minAcceptPause
 	for {
 		raw, err := ln.Accept()
 		if err == nil {
 			pause = minAcceptPause
 			st := waiting.admit(raw)
-			if !t.spawn(func() { t.welcome(waiting, st) }) {
+			if st == nil {
+				t.noteRefusal(raw.RemoteAddr(), errCrowded)
+			}
+			if st == nil || !t.spawn(func() { t.welcome(waiting, st) }) {
 				_ = raw.Close()
 			}
 			continue
@@ -97,7 +37,7 @@ func (t *TCP) accept(ln net.Listener) {
 		// Out of descriptors, most likely: the peers' patience is longer than
 		// the shortage. A listener that the host closed ends up here too, once
 		// a second.
-		t.refusals.note("listener", "cannot accept connections", zap.Error(err))
+		t.notices.note("listener", "cannot accept connections", zap.Error(err))
 		if !sleep(t.ctx, t.ctx, t.cfg.Clock, pause) {
 			return
 		}
@@ -120,7 +60,7 @@ func (t *TCP) welcome(waiting *strangers, st *stranger) {
 		c.close(err)
 	case err == nil && !t.track(c):
 		c.close(ErrClosed)
-		err = ErrClosed
+		err = context.Cause(c.ctx)
 	}
 	if err != nil {
 		_ = st.raw.Close()
@@ -133,62 +73,6 @@ func (t *TCP) welcome(waiting *strangers, st *stranger) {
 	c.rejudge()
 	t.stats.accepted.Add(1)
 	t.serve(c)
-}
-
-// greetInbound reads who dialled and answers.
-func (t *TCP) greetInbound(under net.Conn) (*conn, error) {
-	wire := under
-	if t.cfg.ServerTLS != nil {
-		tc := tls.Server(under, t.cfg.ServerTLS)
-		if err := tc.HandshakeContext(t.ctx); err != nil {
-			return nil, fmt.Errorf("TLS: %w", err)
-		}
-		wire = tc
-	}
-	c := t.newConn(wire, under)
-	c.out = new(sendQueue)
-	c.out.init(t.cfg.QueueBytes.Answers)
-	peer, r, err := t.readHello(c)
-	if err != nil {
-		return c, err // no answer to whoever does not speak this protocol
-	}
-	if r != 0 {
-		body := []byte{byte(r.told())}
-		_, _ = wire.Write(appendGreeting(nil, greetRefuse, 0, body)) // refused either way
-		return c, &HandshakeError{Addr: peer.Addr, Reason: r, Err: described(peer)}
-	}
-	c.peer.Store(&peer)
-	_, err = wire.Write(appendGreeting(nil, greetWelcome, c.lane, t.self.Load().encoded))
-	return c, err
-}
-
-// described says in a log who was refused.
-func described(p Peer) error {
-	if p.Name == "" {
-		return nil
-	}
-	return fmt.Errorf("it says it is %q of cluster %q", p.Name, p.Cluster)
-}
-
-func (t *TCP) readHello(c *conn) (Peer, Refusal, error) {
-	g, body, err := readGreeting(c.br)
-	switch {
-	case err != nil:
-		return Peer{}, 0, err
-	case !g.speaks():
-		return Peer{}, RefusedVersion, nil
-	case g.kind != greetHello:
-		return Peer{}, 0, fmt.Errorf("%w: greeting kind %d", errFormat, g.kind)
-	}
-	c.lane = g.lane
-	if c.lane == laneStream {
-		c.out.budget = t.cfg.QueueBytes.Stream
-	}
-	peer, err := decodePeer(body)
-	if err != nil {
-		return Peer{}, 0, err
-	}
-	return peer, judge(t.self.Load().Identity, peer.Identity), nil
 }
 
 // serve uses an accepted connection until it ends.

@@ -31,9 +31,26 @@ type TCPConfig struct {
 	Listener net.Listener
 	// Dialer opens connections; it must honour ctx. Default a net.Dialer.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	// ServerTLS and ClientTLS turn TLS on for accepted and dialled connections.
-	// A ClientTLS without ServerName gets the host of the dialled address.
+	// TLS turns on mutual TLS with the names of nodes in certificates. Its files
+	// are read by Start. Default none.
+	TLS *TLS
+	// ServerTLS and ClientTLS are for experts, in place of TLS: they are used as
+	// they are for accepted and dialled connections, and nothing compares names
+	// of nodes with certificates. A ClientTLS without ServerName gets the host
+	// of the dialled address.
 	ServerTLS, ClientTLS *tls.Config
+	// Secret, equal on all nodes, is proven by both sides of every connection
+	// before either says who it is. It must be drawn at random, since whoever
+	// gets a node to dial it can try guesses at leisure: 32 bytes are good,
+	// MinSecret to MaxSecret allowed. It says who may connect and no more: what
+	// follows the handshake is neither encrypted nor protected from somebody
+	// who can change it on its way. That is what TLS is for; both together are
+	// bound to each other. Default none.
+	Secret []byte
+	// PeerName, if not nil, says which node should be at an address, "" if that
+	// is not known; whoever else answers there is refused. It is called when
+	// dialling and must not block.
+	PeerName func(addr string) string
 
 	// Logger, default none.
 	Logger *zap.Logger
@@ -66,7 +83,7 @@ type TCPConfig struct {
 	IdleTimeout time.Duration
 
 	// MaxHandshakes bounds connections that have not said who they are; the
-	// oldest makes room. Default 128.
+	// oldest of the host that has the most makes room. Default 128.
 	MaxHandshakes int
 	// MaxCalls bounds the calls that one peer has running here, default 16384;
 	// more are refused as not executed.
@@ -134,6 +151,9 @@ func (c TCPConfig) validate() error {
 	if err := c.validateAddresses(bad); err != nil {
 		return err
 	}
+	if err := c.validateTrust(bad); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name       string
 		v, lo, hi  int
@@ -171,6 +191,27 @@ func (c TCPConfig) validate() error {
 	} {
 		if f.v < f.lo || f.v > f.hi {
 			return bad(f.name, f.v, fmt.Sprintf("%v to %v", f.lo, f.hi))
+		}
+	}
+	return nil
+}
+
+func (c TCPConfig) validateTrust(bad func(field string, value any, want string) error) error {
+	if n := len(c.Secret); c.Secret != nil && (n < MinSecret || n > MaxSecret) {
+		return bad("Secret", fmt.Sprintf("%d bytes long", n), fmt.Sprintf("%d to %d bytes, or nil", MinSecret, MaxSecret))
+	}
+	if c.TLS == nil {
+		return nil
+	}
+	if c.ServerTLS != nil || c.ClientTLS != nil {
+		return bad("TLS", "set", "none beside ServerTLS and ClientTLS")
+	}
+	for _, f := range c.TLS.files() {
+		if c.TLS.Load != nil && f.path != "" {
+			return bad("TLS."+f.field, fmt.Sprintf("%q", f.path), "none beside Load")
+		}
+		if c.TLS.Load == nil && f.path == "" {
+			return bad("TLS."+f.field, `""`, "a file, or Load")
 		}
 	}
 	return nil

@@ -24,6 +24,8 @@ var (
 	errStuck  = errors.New("transport: peer accepts nothing")
 	errIdle   = errors.New("transport: idle")
 	errUnfit  = errors.New("transport: identities no longer fit")
+	// errReplaced ends what a process has here that is not at its address.
+	errReplaced = errors.New("transport: another process of this node is at its address")
 )
 
 // conn is a connection after its handshake. One goroutine reads, one writes;
@@ -42,10 +44,16 @@ type conn struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// busy, if not nil, reports that the connection is needed though idle.
-	busy   func() bool
-	peer   atomic.Pointer[Peer]
-	said   *self // the identity last written; the writer's
-	header [frameHeaderSize]byte
+	busy func() bool
+	peer atomic.Pointer[Peer]
+	// seals are nil without a join secret, and after the handshake; certified
+	// are the names that the peer's certificate is for, nil if TLS is not ours
+	// to judge; expected is whom the dialled address belongs to, if known.
+	seals     *seals
+	certified []string
+	expected  string
+	said      *self // the identity last written; the writer's
+	header    [frameHeaderSize]byte
 	// unsent are the calls that left the queue and were not begun to be written
 	// when writing broke; whoever ran send settles them.
 	unsent []*call
@@ -90,6 +98,7 @@ func (c *conn) close(why error) {
 			c.out.kick()
 		}
 		c.t.untrack(c)
+		c.t.roster.leave(c)
 	})
 }
 
@@ -97,7 +106,7 @@ func (c *conn) closed() bool { return c.ctx.Err() != nil }
 
 // rejudge drops the connection if the identities stopped fitting.
 func (c *conn) rejudge() {
-	if judge(c.t.self.Load().Identity, c.peer.Load().Identity) != 0 {
+	if c.judge(*c.peer.Load()) != 0 {
 		c.close(errUnfit)
 	}
 }
@@ -164,12 +173,16 @@ func (c *conn) reidentify(payload []byte) error {
 	if err != nil {
 		return err
 	}
-	if r := judge(c.t.self.Load().Identity, p.Identity); r != 0 {
-		err := &HandshakeError{Addr: p.Addr, Reason: r}
-		c.t.noteRefusal(c.wire.RemoteAddr(), err)
+	if err = c.accept(p); err == nil {
+		err = c.t.roster.enter(c)
+	}
+	if err != nil {
+		c.t.noteRefusal(c.under.RemoteAddr(), err)
 		return err
 	}
-	c.peer.Store(&p)
+	if c.closed() {
+		c.t.roster.leave(c) // closed before it entered
+	}
 	return nil
 }
 

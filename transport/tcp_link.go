@@ -2,11 +2,8 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,7 +192,7 @@ func (l *link) fail(err error) {
 	l.backOff()
 	l.lose(err)
 	if l.t.ctx.Err() == nil {
-		l.t.refusals.note(l.addr, "cannot reach peer", zap.Error(err))
+		l.t.notices.note(l.addr, "cannot reach peer", zap.Error(err))
 	}
 }
 
@@ -264,12 +261,12 @@ func (t *TCP) dial(ctx context.Context, to linkTo, out *sendQueue, busy func() b
 	c, err := t.dialAndGreet(ctx, to.addr, to.lane)
 	if err == nil {
 		c.out, c.busy = out, busy
-		if t.track(c) {
+		if err = t.roster.enter(c); err == nil && t.track(c) {
 			c.rejudge()
 			return c, nil
 		}
 		c.close(ErrClosed)
-		err = ErrClosed
+		err = context.Cause(c.ctx)
 	}
 	t.stats.dialFailures.Add(1)
 	if ctx.Err() != nil && !errors.Is(err, ErrClosed) {
@@ -297,83 +294,4 @@ func (t *TCP) dialAndGreet(ctx context.Context, addr string, l lane) (*conn, err
 		return nil, err
 	}
 	return c, nil
-}
-
-func (t *TCP) greetOutbound(ctx context.Context, under net.Conn, addr string, l lane) (*conn, error) {
-	wire := under
-	if t.cfg.ClientTLS != nil {
-		tc := tls.Client(under, clientTLS(t.cfg.ClientTLS, addr))
-		if err := tc.HandshakeContext(ctx); err != nil {
-			if ctx.Err() != nil || errors.Is(err, io.EOF) {
-				return nil, err
-			}
-			return nil, &HandshakeError{Addr: addr, Reason: RefusedTLS, Err: err}
-		}
-		wire = tc
-	}
-	c := t.newConn(wire, under)
-	c.lane, c.dialed, c.said = l, true, t.self.Load()
-	if _, err := wire.Write(appendGreeting(nil, greetHello, l, c.said.encoded)); err != nil {
-		c.cancel(err)
-		return nil, err
-	}
-	peer, err := t.readWelcome(c, addr)
-	if err != nil {
-		c.cancel(err)
-		return nil, err
-	}
-	c.peer.Store(&peer)
-	return c, nil
-}
-
-func (t *TCP) readWelcome(c *conn, addr string) (Peer, error) {
-	refused := func(r Refusal, err error) (Peer, error) {
-		return Peer{}, &HandshakeError{Addr: addr, Reason: r, Err: err}
-	}
-	g, body, err := readGreeting(c.br)
-	switch {
-	case errors.Is(err, errFormat):
-		return refused(RefusedProtocol, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return Peer{}, fmt.Errorf("peer hung up during the handshake: %w", err)
-	case isAlert(err):
-		return refused(RefusedTLS, err)
-	case err != nil:
-		return Peer{}, err
-	case !g.speaks():
-		return refused(RefusedVersion, nil)
-	case g.kind == greetRefuse && len(body) == 1:
-		return refused(Refusal(body[0]), nil)
-	case g.kind != greetWelcome:
-		return refused(RefusedProtocol, nil)
-	}
-	peer, err := decodePeer(body)
-	if err != nil {
-		return refused(RefusedProtocol, err)
-	}
-	if r := judge(t.self.Load().Identity, peer.Identity); r != 0 {
-		return refused(r, nil)
-	}
-	return peer, nil
-}
-
-// isAlert reports an alert of TLS: since version 1.3 a client learns only after
-// its own handshake that the server does not accept its certificate.
-func isAlert(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "remote error"
-}
-
-// clientTLS fills in whom to expect, as tls.Dial does.
-func clientTLS(cfg *tls.Config, addr string) *tls.Config {
-	if cfg.ServerName != "" {
-		return cfg
-	}
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		host = addr
-	}
-	cfg = cfg.Clone()
-	cfg.ServerName = host
-	return cfg
 }

@@ -63,7 +63,7 @@ func wire(t *testing.T, name string) []byte {
 // Strangers of every kind get no answer that tells anything, and one line a
 // minute each.
 //
-// Property: J16 (red: the reason told to other clusters; a line for every refusal; open: certificates' node names, secrets)
+// Property: J16 (red: the reason told to other clusters; a line for every refusal)
 func TestTCPStrangers(t *testing.T) {
 	future := wire(t, "hello")
 	future[4], future[5] = 9, 9

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/transport"
 	"github.com/stelelog/stele/transport/transporttest"
 )
@@ -37,8 +36,10 @@ func newAuthority(t *testing.T) *authority {
 
 func (a *authority) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	c.SerialNumber = big.NewInt(1)
-	c.NotBefore = clock.System().Now().Add(-time.Hour)
-	c.NotAfter = clock.System().Now().Add(time.Hour)
+	c.NotBefore = time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) // before virtual time begins
+	if c.NotAfter.IsZero() {
+		c.NotAfter = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
 	parent := a.cert
 	if parent == nil {
 		parent = c
@@ -50,7 +51,29 @@ func (a *authority) sign(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKe
 	return cert
 }
 
-// configure makes mutual TLS for one node.
+// issue makes the certificate of a node.
+func (a *authority) issue(t *testing.T, name string, change ...func(*x509.Certificate)) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		DNSNames: []string{"host-of-" + name + ".example.org", name}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, c := range change {
+		c(template)
+	}
+	return tls.Certificate{Certificate: [][]byte{a.sign(t, template, key).Raw}, PrivateKey: key}
+}
+
+// load gives a node the library's own TLS, with a certificate from memory.
+func (a *authority) load(t *testing.T, name string) func(*transport.TCPConfig) {
+	cert := a.issue(t, name)
+	return func(c *transport.TCPConfig) {
+		c.TLS = &transport.TLS{Load: func() (tls.Certificate, *x509.CertPool, error) { return cert, a.pool, nil }}
+	}
+}
+
+// configure makes mutual TLS for one node, as an expert would.
 func (a *authority) configure(t *testing.T) func(*transport.TCPConfig) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
