@@ -3,34 +3,35 @@
 //
 // # Three nodes in three terminals
 //
-// Once:
+// Once, from the root of the repository:
 //
-//	go build -o cluster ./examples/cluster
+//	mkdir -p /tmp/stele && go build -o /tmp/stele/cluster ./examples/cluster
 //
 // In three terminals; what is not said defaults to three nodes on this machine,
 // with directories below cluster-data:
 //
-//	./cluster node -name a
-//	./cluster node -name b
-//	./cluster node -name c
+//	cd /tmp/stele && ./cluster node -name a
+//	cd /tmp/stele && ./cluster node -name b
+//	cd /tmp/stele && ./cluster node -name c
 //
 // In a fourth:
 //
+//	cd /tmp/stele
 //	./cluster create -topic lines -partitions 6
 //	seq 100000 | ./cluster produce -topic lines
 //	./cluster consume -topic lines | sort -n | tail -n 1
 //	./cluster status
 //
-// Kill any node (kill -9) while produce runs, or start it again: the others go
+// Kill any node (kill -9) while produce runs, and start it again: the others go
 // on, and it catches up. Ctrl-C in the three terminals stops the nodes in good
 // order; then
 //
 //	./cluster inspect cluster-data/a cluster-data/b cluster-data/c
 //
-// verifies every checksum and compares the replicas.
+// verifies what they hold and compares the replicas.
 //
-// On three machines every node gets the same -peers, and an address to listen
-// on; clients get the HTTP addresses:
+// On three machines all nodes get the same -peers, and clients the addresses
+// behind the @:
 //
 //	PEERS=a=10.0.0.1:7100@10.0.0.1:8100,b=10.0.0.2:7100@10.0.0.2:8100,c=10.0.0.3:7100@10.0.0.3:8100
 //	./cluster node -name a -dir /var/lib/cluster -peers $PEERS

@@ -14,9 +14,12 @@ import (
 )
 
 const inspectAbout = `
-Inspect reads the directories of stopped nodes, verifies every checksum, and
-tells what they hold. Nothing is changed. Of several directories it also compares
-the replicas of each partition, as far as the shorter one goes.
+Inspect reads the directories of stopped nodes and tells what they hold. It
+verifies the checksums of identity, markers, checkpoint table and journal, and
+every record in the logs; it decides again what became of every entry, and holds
+that against the logs. Nothing is changed. Of several directories it also compares
+the replicas of each partition, as far as the shortest one goes. It does not read
+the database of the metadata, and what is in quarantine.
 
 Exit status: 1 if anything is damaged or replicas differ, and where.
 `

@@ -68,12 +68,20 @@ func (d *directory) print(out io.Writer) error {
 	if len(d.Groups) > 0 {
 		fmt.Fprintln(w, "  GROUP\tREPLICA\tTERM\tENTRIES\tOFFSETS\tFILES\tSHA256 OF RECORDS\t")
 	}
+	aside := 0
 	for _, g := range d.Groups {
+		if g.SetAside {
+			aside++
+			continue
+		}
 		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d to %d\t%s\t%.16s\t%s\n", g.name(), g.Replica, g.Term, g.Entries,
 			g.Start, g.HighWatermark, sizes(g.Segments), g.SHA256, g.remark())
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if aside > 0 {
+		fmt.Fprintf(out, "  set aside, as their topics were deleted: %d\n", aside)
 	}
 	if len(d.Damage) == 0 {
 		fmt.Fprintln(out, "  no damage")
@@ -87,9 +95,6 @@ func (d *directory) print(out io.Writer) error {
 // remark is what is unusual about a replica.
 func (g *group) remark() string {
 	var parts []string
-	if g.SetAside {
-		parts = append(parts, "set aside")
-	}
 	if g.JournalOnly > 0 {
 		parts = append(parts, fmt.Sprintf("%d entries only in the journal", g.JournalOnly))
 	}

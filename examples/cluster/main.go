@@ -36,7 +36,7 @@ func commands() []command {
 		{"produce", "-topic T", "append the lines of standard input", runProduce},
 		{"consume", "-topic T [-from X] [-follow]", "print records", runConsume},
 		{"status", "", "who leads what, and who is behind", runStatus},
-		{"inspect", "DIR...", "read the directories of stopped nodes and verify every checksum", runInspect},
+		{"inspect", "DIR...", "read the directories of stopped nodes, verify and compare them", runInspect},
 	}
 }
 

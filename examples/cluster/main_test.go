@@ -45,7 +45,7 @@ func TestUsage(t *testing.T) {
 		want string
 	}{
 		{"", 2, "Usage:"},
-		{"-h", 0, "verify every checksum"},
+		{"-h", 0, "verify and compare them"},
 		{"help", 0, "Usage:"},
 		{"prodcue", 2, "unknown command \"prodcue\"; `cluster -h` lists them"},
 		{"produce -h", 0, "-at-least-once"},
