@@ -56,7 +56,7 @@ func (c *Core) Effects(e *Effects) {
 	e.OlderErr = c.tail.takeOlderErr()
 	if now := c.now(); !c.told || c.status.changed(&now) {
 		c.told, c.status = true, now
-		e.Status = &now
+		e.Status = new(now) // a copy, so that now itself needs no memory: most looks change nothing
 	}
 }
 
