@@ -5,7 +5,9 @@ import "encoding/binary"
 // appendOwn is AppendBatch for a batch of records that this process has built
 // for this partition: it is not decoded again.
 func (p *Partition) appendOwn(b Batch, done func(Ack)) error {
-	b.setStamp(p.cfg.Clock.Now().UnixMilli())
+	if now := p.cfg.Clock.Now().UnixMilli(); b.Stamp() != now { // it was signed with the one that it has
+		b.setStamp(now)
+	}
 	return p.batches.enqueue(b.data, len(b.data), joined{count: int(b.Count()), done: done})
 }
 
