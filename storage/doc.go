@@ -44,6 +44,7 @@
 //	<dir>/topics/<name>@<incarnation>/INCARNATION
 //	<dir>/topics/<name>@<incarnation>/<partition>.<replica>/   the partition logs
 //	<dir>/quarantine/<name>@<incarnation>~<n>/REASON
+//	<dir>/reserve/<n>.ballast    room for when the disk is full: reserve.go
 //
 // # Who may do what at the same time
 //
@@ -64,6 +65,9 @@
 //	damage of journal or table            Open returns a *DamageError and changes nothing
 //	damage of a partition log             the reader of that range gets a *DamageError
 //	a torn tail                           is cut: nothing was promised of it
+//	no room for a write                   nothing, while there is ballast to give back; then
+//	                                      as any failed write. Zeros that are written ahead
+//	                                      into a journal file may find no room
 //
 // # What is assumed
 //

@@ -264,9 +264,10 @@ func padPage(b []byte) []byte {
 
 // growFile makes the file longer than a round that ends at end, if it is
 // shorter, by zeros behind that round. The round's own sync makes the size
-// durable.
+// durable. On a full disk it does without the zeros.
 func (j *journal) growFile(end int64) error {
 	w := &j.writing
+	f := unreserved(w.file) // zeros are worth no ballast
 	if end <= w.size {
 		return nil
 	}
@@ -277,7 +278,10 @@ func (j *journal) growFile(end int64) error {
 	zeros := make([]byte, min(size-end, 1<<20))
 	for at := end; at < size; {
 		n := min(size-at, int64(len(zeros)))
-		if _, err := w.file.WriteAt(zeros[:n], at); err != nil {
+		if _, err := f.WriteAt(zeros[:n], at); isNoSpace(err) {
+			size = at // nothing was promised of the zeros: the round itself may find room
+			break
+		} else if err != nil {
 			return err
 		}
 		at += n

@@ -34,6 +34,13 @@ type Config struct {
 	// MaxOpenFiles bounds the open segment files of all partition logs
 	// together: 8 to 1,048,576. Default 1024.
 	MaxOpenFiles int
+	// Reserve is how many bytes of the disk are kept for what keeps the node
+	// alive: half of it in ballast files below Dir, which are made by Space, and
+	// given back when a write finds no room. 1 MiB to 1 TiB. Default: none.
+	Reserve int64
+	// OnFull is called when a write found no room, from the goroutine that
+	// writes: it must not block. Space then says Low. Default: none.
+	OnFull func()
 	// Logger gets what an operator should know. Default: none.
 	Logger *zap.Logger
 	// Rand makes nonces and salts, which must not come again, not even after a
@@ -81,6 +88,9 @@ func (c Config) validate() error {
 			return fmt.Errorf("storage: Config.%s is %d: it must be %d to %d", f.name, f.value, f.lo, f.hi)
 		}
 	}
+	if c.Reserve != 0 && (c.Reserve < 1<<20 || c.Reserve > 1<<40) {
+		return fmt.Errorf("storage: Config.Reserve is %d: it must be 0 or %d to %d", c.Reserve, 1<<20, int64(1)<<40)
+	}
 	return nil
 }
 
@@ -95,6 +105,8 @@ func systemRand() uint64 {
 // what at the same time.
 type Store struct {
 	home    *home
+	fs      FS
+	reserve *reserve
 	journal *journal
 	logs    *logSet
 
@@ -121,6 +133,10 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Dir, err = canonical(cfg.FS, cfg.Dir); err != nil {
 		return nil, fmt.Errorf("storage: directory %q: %w", cfg.Dir, err)
 	}
+	spare := newReserve(cfg)
+	if cfg.Reserve > 0 {
+		cfg.FS = reserveFS{cfg.FS, spare}
+	}
 	h, err := openHome(cfg.FS, cfg.Dir, cfg.Name, cfg.Cluster, cfg.Rand)
 	if err != nil {
 		return nil, err
@@ -130,7 +146,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
-	s := &Store{home: h, journal: j}
+	s := &Store{home: h, fs: cfg.FS, reserve: spare, journal: j}
 	s.logs = newLogSet(cfg.FS, cfg.Dir, cfg.SegmentSize, cfg.MaxOpenFiles)
 	s.logs.checkpointed(replicas)
 	s.mu.replicas = replicas
@@ -140,6 +156,24 @@ func Open(cfg Config) (*Store, error) {
 // Dir is the node's directory: absolute on the machine's file system, whatever
 // the process's working directory becomes.
 func (s *Store) Dir() string { return s.home.dir }
+
+// FS is the file system through which whoever else writes below Dir has to go,
+// so that its writes too find room in the reserve.
+func (s *Store) FS() FS { return s.fs }
+
+// Space says what is left of the disk. Call it every second or so, and more often
+// when it says Low: it also gives ballast back when the disk is nearly full, and
+// makes it, a piece with each call, while there is room. It blocks for some
+// system calls, and for a sync when it makes a piece.
+func (s *Store) Space() (Space, error) {
+	s.mu.Lock()
+	closed := s.mu.closed
+	s.mu.Unlock()
+	if closed {
+		return Space{}, ErrClosed
+	}
+	return s.reserve.poll()
+}
 
 // Replicas returns what is known of every replica, by replica: what Open has
 // recovered, not what was written since. It hands them over, so that their

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele/internal/simfs"
@@ -321,4 +323,31 @@ func TestEveryImageOfAFileIsPossible(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A full disk takes whole pages as long as there is room, keeps what it has, and
+// goes on when something is removed.
+func TestADiskFillsUp(t *testing.T) {
+	fs := simfs.New(1)
+	fs.SetSize(4 * 4096)
+	save(t, fs, "f", "x", true)
+	f := openRW(t, fs, "f")
+	n, err := f.WriteAt(bytes.Repeat([]byte("y"), 6*4096), 100)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Equal(t, 4*4096-100, n)
+	usage, err := fs.GetDiskUsage("/")
+	require.NoError(t, err)
+	require.Zero(t, usage.AvailBytes)
+	_, err = fs.Create("g", vfs.WriteCategoryUnspecified)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorIs(t, fs.MkdirAll("d", 0o755), syscall.ENOSPC)
+	require.ErrorIs(t, fs.Truncate("f", 5*4096), syscall.ENOSPC)
+	_, err = f.WriteAt([]byte("over what is there"), 0)
+	require.NoError(t, err)
+	require.NoError(t, fs.Truncate("f", 4096))
+	img := fs.Image(simfs.Lucky)
+	save(t, img, "g", "fits", true)
+	img.SetSize(4096) // others came
+	_, err = openRW(t, img, "g").WriteAt([]byte("z"), 4096)
+	require.ErrorIs(t, err, syscall.ENOSPC)
 }

@@ -62,7 +62,7 @@ func (fs *FS) imageLocked(s Survival) *FS {
 // cloneLocked copies fs, its page cache and its un-synced state.
 func (fs *FS) cloneLocked() *FS {
 	img := New(fs.rng.Uint64())
-	img.ticks = fs.ticks
+	img.ticks, img.size = fs.ticks, fs.size
 	seen := map[*inode]*inode{}
 	var clone func(*inode) *inode
 	clone = func(n *inode) *inode {

@@ -118,6 +118,11 @@ func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
 		return n, err
 	}
 	defer f.fs.mu.Unlock()
+	if fits := f.fs.fitsLocked(f.node, off+int64(len(p))); fits < off+int64(len(p)) {
+		n = int(max(0, fits-off))
+		f.writeLocked(p[:n], off)
+		return n, pathError("write", f.name, syscall.ENOSPC)
+	}
 	f.writeLocked(p, off)
 	return len(p), nil
 }
@@ -234,7 +239,7 @@ func (n *inode) usage(seen map[*inode]bool) int64 {
 		return 0
 	}
 	seen[n] = true
-	sum := (n.size + pageSize - 1) / pageSize * pageSize
+	sum := pagesOf(n.size)
 	for _, child := range n.entries {
 		sum += child.usage(seen)
 	}

@@ -71,6 +71,7 @@ type FS struct {
 	ops     int64
 	ticks   int64
 	crashed bool
+	size    int64 // of the disk, bytes; 0: 1 TiB, and nobody counts
 }
 
 var _ vfs.FS = (*FS)(nil)
@@ -100,6 +101,9 @@ func (fs *FS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error) {
 }
 
 func (fs *FS) createLocked(op, name string) (*inode, error) {
+	if fs.roomLocked() < pageSize {
+		return nil, pathError(op, name, syscall.ENOSPC)
+	}
 	dir, base, err := fs.parentLocked(op, name)
 	if err != nil {
 		return nil, err
@@ -369,6 +373,9 @@ func (fs *FS) MkdirAll(dir string, _ os.FileMode) error {
 	for _, name := range split(dir) {
 		next := at.entries[name]
 		if next == nil {
+			if fs.roomLocked() < pageSize {
+				return pathError("mkdir", dir, syscall.ENOSPC)
+			}
 			next = newDir()
 			fs.changeLocked(&change{edits: []edit{{at, name, next}}, nodes: []*inode{next}})
 		}
@@ -394,6 +401,9 @@ func (fs *FS) Truncate(name string, size int64) error {
 	}
 	if n.isDir() || size < 0 {
 		return pathError("truncate", name, syscall.EINVAL)
+	}
+	if fs.fitsLocked(n, size) < size {
+		return pathError("truncate", name, syscall.ENOSPC)
 	}
 	n.truncate(size)
 	fs.touchLocked(n)
@@ -431,14 +441,17 @@ func (fs *FS) Stat(name string) (vfs.FileInfo, error) {
 	return n.info(name), nil
 }
 
-// GetDiskUsage reports a disk of 1 TiB on which files take what their size
-// needs in pages.
+// GetDiskUsage reports a disk of 1 TiB, or of SetSize, on which files take what
+// their size needs in pages.
 func (fs *FS) GetDiskUsage(string) (vfs.DiskUsage, error) {
-	const total = 1 << 40
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.crashed {
 		return vfs.DiskUsage{}, ErrCrashed
+	}
+	total := uint64(1 << 40)
+	if fs.size != 0 {
+		total = uint64(fs.size)
 	}
 	used := min(uint64(fs.root.usage(map[*inode]bool{})), total)
 	return vfs.DiskUsage{AvailBytes: total - used, TotalBytes: total, UsedBytes: used}, nil

@@ -1,0 +1,7 @@
+//go:build unix
+
+package storage
+
+import "syscall"
+
+const errQuota = syscall.EDQUOT
