@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fake is a node that does as it is told, and counts what it is asked.
+func fake(t *testing.T, handle http.HandlerFunc) (addr string, asked *atomic.Int64) {
+	asked = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		asked.Add(1)
+		handle(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://"), asked
+}
+
+// hangUp ends the connection in the middle of an answer.
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func takesTwo(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok 2 0 0\nend 2\n") }
+
+// What may have been appended is not sent again, unless that is wanted. What was
+// certainly not goes to the next node.
+func TestProduceOutcomes(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		first       http.HandlerFunc
+		atLeastOnce bool
+		code        int
+		says        string
+		second      int64 // times that the second node is asked
+	}{
+		{"it hangs up", hangUp, false, 1, "lines 1 to 2 may or may not have been appended", 0},
+		{"it hangs up", hangUp, true, 0, "2 of them were sent again and may be there twice", 1},
+		{"its answer is cut off", func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, "ok 2 0 0\n")
+			_ = http.NewResponseController(w).Flush()
+			hangUp(w, r)
+		}, false, 1, "may or may not have been appended", 0},
+		{"it fails strangely", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", 502) }, false, 1, "answered 502 Bad Gateway: oops", 0},
+		{"it does not know", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "unknown 2 timed out\nend 2\n") }, false, 1, "timed out", 0},
+		{"it refuses", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "refused 2 no\nend 2\n") }, true, 1, "lines 1 to 2 refused: no", 0},
+		{"it is stopping", func(w http.ResponseWriter, _ *http.Request) { writeError(w, errStopping) }, false, 0, "2 records acknowledged", 1},
+	} {
+		first, _ := fake(t, c.first)
+		second, asked := fake(t, takesTwo)
+		code, out, errs := runHere(t.Context(), strings.NewReader("a\nb\n"), "produce", "-topic", "t", "-http", first+","+second,
+			fmt.Sprintf("-at-least-once=%v", c.atLeastOnce), "-timeout", "10s")
+		require.Equal(t, c.code, code, "%s: %s", c.name, errs)
+		require.Contains(t, out+errs, c.says, c.name)
+		require.Equal(t, c.second, asked.Load(), c.name)
+	}
+	second, asked := fake(t, takesTwo)
+	mustRun(t, "a\nb\n", "produce", "-topic", "t", "-http", "127.0.0.1:1,"+second)
+	require.EqualValues(t, 1, asked.Load(), "nobody was there, so nothing can have been appended")
+}
+
+// A reader goes on at the next node where it was, even if it was given nothing
+// but the place yet.
+func TestConsumeGoesOn(t *testing.T) {
+	var asked []string
+	first, _ := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(offsetHeader, "7")
+		_ = http.NewResponseController(w).Flush()
+		hangUp(w, r)
+	})
+	second, _ := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Get("from"))
+		fmt.Fprintf(w, `{"partition":0,"offset":%d,"value":"x"}`+"\n", 6+len(asked))
+		if len(asked) == 1 {
+			_ = http.NewResponseController(w).Flush()
+			hangUp(w, r)
+		}
+		fmt.Fprintln(w, `{"next":9}`)
+	})
+	require.Equal(t, "x\nx\n", mustRun(t, "", "consume", "-topic", "t", "-partition", "0", "-from", "end", "-http", first+","+second+","+second))
+	require.Equal(t, []string{"7", "8"}, asked)
+}
