@@ -59,8 +59,17 @@ type Config struct {
 	Listener net.Listener
 	// Dialer replaces net.Dialer for outgoing TCP connections.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	// ServerTLS and ClientTLS are passed to the TCP transport as they are; set
-	// both or neither.
+	// TLS turns on mutual TLS between the nodes, with their names in their
+	// certificates. Default: none. See TLS.
+	TLS *TLS
+	// Secret, equal on all nodes, must be proven by whoever connects, before it
+	// is told anything. It is simpler than TLS and less: it decides who may
+	// connect, and does not hide or protect what is sent afterwards. Both may be
+	// used. 16 to 1024 bytes, drawn at random; default: none.
+	Secret []byte
+	// ServerTLS and ClientTLS are for experts, in place of TLS: the TCP transport
+	// uses them as they are, and nothing compares certificates with names of
+	// nodes. Set both or neither.
 	ServerTLS, ClientTLS *tls.Config
 	// Transport replaces the built-in TCP: the host's own network. The node
 	// starts it and closes it.
@@ -208,8 +217,8 @@ func (c *Config) validate() error {
 	if c.LogHandler != nil { // beside Logger, else withDefaults has taken it
 		return &ConfigError{"LogHandler", fmt.Sprintf("%T", c.LogHandler), "nil beside Logger"}
 	}
-	if (c.ServerTLS == nil) != (c.ClientTLS == nil) {
-		return &ConfigError{"ServerTLS", c.ServerTLS, "set together with ClientTLS, or neither"}
+	if err := c.validateTrust(); err != nil {
+		return err
 	}
 	return c.validateRanges()
 }
@@ -266,7 +275,8 @@ func (c *Config) transport() (transport.Transport, error) {
 	}
 	return transport.NewTCP(transport.TCPConfig{
 		Listen: c.Listen, Advertise: c.self().Addr, Listener: c.Listener, Dialer: c.Dialer,
-		ServerTLS: c.ServerTLS, ClientTLS: c.ClientTLS, Logger: c.Logger.Named("transport"),
+		TLS: c.TLS, Secret: c.Secret, PeerName: c.nameAt, ServerTLS: c.ServerTLS, ClientTLS: c.ClientTLS,
+		Logger: c.Logger.Named("transport"),
 	})
 }
 

@@ -17,11 +17,17 @@ import (
 // address, and which part a frame or a call is for.
 type network struct {
 	transport transport.Transport
-	addrs     atomic.Pointer[map[raftlog.NodeID]string]
-	cluster   atomic.Pointer[raftlog.ClusterID]
+	belongs   atomic.Pointer[belonging] // nil until it does
 	genesis   *membership.Genesis
 	asked     asked
 	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
+}
+
+// belonging is the cluster that this node is part of.
+type belonging struct {
+	cluster raftlog.ClusterID
+	epoch   uint64
+	members map[raftlog.NodeID]Peer
 }
 
 // asked remembers why initial members could not be asked, for who waits for
@@ -56,12 +62,12 @@ func (n *network) Send(to raftlog.NodeID, class uint8, frame []byte) {
 }
 
 func (n *network) addr(node raftlog.NodeID) (string, bool) {
-	addrs := n.addrs.Load()
-	if addrs == nil {
+	b := n.belongs.Load()
+	if b == nil {
 		return "", false
 	}
-	addr, ok := (*addrs)[node]
-	return addr, ok
+	member, ok := b.members[node]
+	return member.Addr, ok
 }
 
 // Call asks a node; errors carry an outcome.
@@ -110,10 +116,16 @@ func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []by
 	}
 }
 
-// known reports whether a peer is of this cluster and says which node it is.
+// known reports whether a peer is a member of this cluster, and of the same
+// recovery of it: its name, which is what certificates vouch for, must be the
+// one of the node id that it says it has.
 func (n *network) known(from transport.Peer) bool {
-	id := n.cluster.Load()
-	return id != nil && from.Node != 0 && from.ClusterID == [16]byte(*id)
+	b := n.belongs.Load()
+	if b == nil || from.ClusterID != [16]byte(b.cluster) || from.Epoch != b.epoch {
+		return false
+	}
+	member, ok := b.members[raftlog.NodeID(from.Node)]
+	return ok && member.Name == from.Name
 }
 
 // HandleCall implements transport.Handler: the prefix of a method names the

@@ -199,13 +199,13 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	}
 	id := n.store.Identity()
 	genesis := metastore.Genesis{ClusterID: founding.ClusterID, Epoch: id.Epoch}
-	addrs := map[raftlog.NodeID]string{}
+	belongs := &belonging{cluster: founding.ClusterID, epoch: id.Epoch, members: map[raftlog.NodeID]Peer{}}
 	for i, m := range founding.Members {
 		node := raftlog.NodeID(i + 1)
 		genesis.Members = append(genesis.Members, metastore.Member{
 			Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
 		})
-		addrs[node] = n.cfg.addrOf(m.Name, m.Addr)
+		belongs.members[node] = Peer{Name: m.Name, Addr: n.cfg.addrOf(m.Name, m.Addr)}
 	}
 	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
 	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
@@ -214,8 +214,7 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	if err := keepSettings(n.cfg.FS, metaDir, &n.cfg); err != nil {
 		return err
 	}
-	n.net.addrs.Store(&addrs)
-	n.net.cluster.Store(&founding.ClusterID)
+	n.net.belongs.Store(belongs)
 
 	p := &parts{}
 	fail := func(err error) error {
