@@ -346,6 +346,7 @@ func TestDamageIsNoTornTail(t *testing.T) {
 	for seed := range seeds(3) {
 		require.NoError(t, damaged(seed, testConfig(nil)), "seed %d", seed)
 	}
+	require.NoError(t, damaged(31, testConfig(nil)), "a seed that damages a closed generation's end")
 }
 
 // TestMutants breaks one rule of the journal at a time: each must be found by

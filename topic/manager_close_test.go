@@ -102,6 +102,8 @@ func TestCallsOfWhatIsClosedSaySo(t *testing.T) {
 }
 
 // TestCallsThatWaitEndWithTheManager: whatever they wait for.
+//
+// Property: P9 (red: a call that was not sent got the outcome of one that was; open: other packages)
 func TestCallsThatWaitEndWithTheManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, n, calls := startCalls(t)
