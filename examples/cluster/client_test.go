@@ -47,7 +47,7 @@ func TestProduceOutcomes(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			hangUp(w, r)
 		}, false, 1, "may or may not have been appended", 0},
-		{"it fails strangely", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", 502) }, false, 1, "answered 502 Bad Gateway: oops", 0},
+		{"it fails strangely", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", http.StatusBadGateway) }, false, 1, "answered 502 Bad Gateway: oops", 0},
 		{"it does not know", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "unknown 2 timed out\nend 2\n") }, false, 1, "timed out", 0},
 		{"it refuses", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "refused 2 no\nend 2\n") }, true, 1, "lines 1 to 2 refused: no", 0},
 		{"it is stopping", func(w http.ResponseWriter, _ *http.Request) { writeError(w, errStopping) }, false, 0, "2 records acknowledged", 1},
