@@ -161,7 +161,7 @@ func checkDiary(t *testing.T, name string, lines []string) {
 }
 
 func TestEventsOfASlowHost(t *testing.T) {
-	release, held := make(chan struct{}), make(chan struct{})
+	var release, held chan struct{}
 	registry := prometheus.NewRegistry()
 	diaries, opts := withDiaries(3, func(cfg *stele.Config) {
 		if cfg.Name == "node-1" {
@@ -178,6 +178,8 @@ func TestEventsOfASlowHost(t *testing.T) {
 	testcluster.Run(t, opts, func(c *testcluster.Cluster) {
 		t := c.T
 		release, held = make(chan struct{}), make(chan struct{}) // of this bubble
+		let := sync.OnceFunc(func() { close(release) })
+		defer let()
 		c.StartAll()
 		mustCreate(c, 0, "orders", 2)
 		<-held
@@ -189,12 +191,11 @@ func TestEventsOfASlowHost(t *testing.T) {
 			require.NoError(t, c.Node(0).DeleteTopic(t.Context(), name))
 		}
 		for range 3 {
-			for i := 1; i < 3; i++ {
-				c.PowerLoss(i)
-				c.Start(i)
-				c.WaitReady()
-				c.Sleep(2 * time.Second)
-			}
+			c.Isolate(0) // leads nothing any more, and sees no leader
+			c.Sleep(3 * time.Second)
+			c.Rejoin(0)
+			c.WaitReady()
+			c.Sleep(time.Second)
 		}
 		load.Stop()
 		require.Positive(t, l.Acked(), "the node goes on")
@@ -203,7 +204,7 @@ func TestEventsOfASlowHost(t *testing.T) {
 		require.Greater(t, gathered(t, registry, "stele_events_running_seconds"), 10.0)
 		superseded := gathered(t, registry, "stele_events_superseded_total")
 		require.Positive(t, superseded)
-		close(release)
+		let()
 		c.Sleep(time.Second)
 		require.False(t, slow.has("created topic-")(), "they came and went")
 		checkDiary(t, "node-1", slow.read())
@@ -351,15 +352,7 @@ func TestEventsOfFailures(t *testing.T) {
 		d := diaries[c.Member(victim).Name]
 
 		// A replica whose log cannot be written fails, and cannot be opened again.
-		fail := func(path string) {
-			c.Member(victim).FS.SetHook(func(op simfs.Op) error {
-				if strings.Contains(op.Path, path) && op.Kind != simfs.OpRead {
-					return errors.New("EIO")
-				}
-				return nil
-			})
-		}
-		fail("/topics/")
+		failFiles(c, victim, "/topics/")
 		l := c.NewLedger("orders")
 		load := l.StartLoad(1, 1, 10*time.Millisecond)
 		c.Eventually(d.has("orders/0 failed: "), "the replica's failure is told")
@@ -370,12 +363,22 @@ func TestEventsOfFailures(t *testing.T) {
 		c.Member(victim).FS.SetHook(nil)
 		load.Stop()
 
-		fail("/meta/log/")
+		failFiles(c, victim, "/meta/log/")
 		mustCreate(c, (victim+1)%3, "more", 1)
 		c.Eventually(d.has("node failed: "), "the node's failure is told")
 		require.True(t, d.has("ready -> failed")() || d.has("no-leader -> failed")(), "%v", d.read())
 		require.Contains(t, d.read()[d.index("node failed: ")], "EIO")
 		checkDiary(t, "victim", d.read())
 		c.Member(victim).FS.SetHook(nil)
+	})
+}
+
+// failFiles makes everything but reading fail below a path of a member.
+func failFiles(c *testcluster.Cluster, i int, path string) {
+	c.Member(i).FS.SetHook(func(op simfs.Op) error {
+		if strings.Contains(op.Path, path) && op.Kind != simfs.OpRead {
+			return errors.New("EIO")
+		}
+		return nil
 	})
 }
