@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -16,9 +17,25 @@ type Offline struct {
 	Replicas    []ReplicaState // as the journal has them, Tail included; by replica
 	TopicDirs   []TopicDir
 	Quarantined []QuarantinedDir
+	Tables      [2]OfflineTable  // the copies of the checkpoint table
+	Journal     []OfflineJournal // its files, by name
 
 	fs   FS
 	root string
+}
+
+// OfflineTable is one copy of the checkpoint table.
+type OfflineTable struct {
+	Path       string
+	Generation uint64 // of the journal, where replay begins
+	Err        error  // why the copy is not whole: a crash while it was written, or damage; the other one is whole
+}
+
+// OfflineJournal is one file of the journal.
+type OfflineJournal struct {
+	Path       string
+	Bytes      int64
+	Generation uint64 // that it holds; 0: none that is needed and whole
 }
 
 // ReadOffline reads what all of a directory rests on: format, identity, table
@@ -37,6 +54,7 @@ func ReadOffline(fsys FS, dir string) (*Offline, error) {
 		return nil, offlineError(dir, err)
 	}
 	o := &Offline{Identity: id, Replicas: r.states, fs: fsys, root: dir}
+	o.noteJournal(r)
 	if o.TopicDirs, err = newLogSet(fsys, dir, 0, 0).topicDirs(); err != nil {
 		return nil, offlineError(dir, err)
 	}
@@ -47,6 +65,59 @@ func ReadOffline(fsys FS, dir string) (*Offline, error) {
 }
 
 func offlineError(dir string, err error) error { return fmt.Errorf("storage: read %s: %w", dir, err) }
+
+// noteJournal notes what the journal's directory holds.
+func (o *Offline) noteJournal(r *recovered) {
+	path := func(name string) string { return o.fs.PathJoin(o.root, journalDir, name) }
+	for slot, c := range r.copies {
+		o.Tables[slot] = OfflineTable{Path: path(tableName(slot)), Err: r.torn[slot]}
+		if c != nil {
+			o.Tables[slot].Generation = c.generation
+		}
+	}
+	for _, f := range r.files {
+		o.Journal = append(o.Journal, OfflineJournal{path(journalName(f.number)), f.size, f.generation})
+	}
+}
+
+// SideFiles reads the side files of a replica's log that the table vouches for,
+// and returns what is wrong with them: *DamageErrors, joined.
+func (o *Offline) SideFiles(r ReplicaID) error {
+	i := slices.IndexFunc(o.Replicas, func(st ReplicaState) bool { return st.Replica == r })
+	if i < 0 {
+		return fmt.Errorf("storage: no replica %v in %s", r, o.root)
+	}
+	st := o.Replicas[i]
+	dir, err := newLogSet(o.fs, o.root, 0, 0).logDir(st)
+	if err != nil {
+		return err
+	}
+	names, err := listSorted(o.fs, dir)
+	if err != nil && !isMissing(err) { // a missing directory is told by Frames
+		return err
+	}
+	var errs []error
+	found := st.Log.AuxIndex == 0 || isMissing(err)
+	for _, name := range names {
+		at, ok := parseAuxName(name)
+		if !ok || at > st.Log.AuxIndex {
+			continue
+		}
+		found = found || at == st.Log.AuxIndex
+		path := o.fs.PathJoin(dir, name)
+		b, err := readSmall(o.fs, path, auxHeader+MaxAux)
+		if err == nil {
+			_, err = decodeAux(b, st.Group, at)
+		}
+		if err != nil {
+			errs = append(errs, &DamageError{Path: path, Reason: err.Error()})
+		}
+	}
+	if !found {
+		errs = append(errs, &DamageError{Path: o.fs.PathJoin(dir, auxName(st.Log.AuxIndex)), Reason: "it is missing"})
+	}
+	return errors.Join(errs...)
+}
 
 // OfflineFrame is a frame of a log as it was found.
 type OfflineFrame struct {

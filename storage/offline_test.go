@@ -131,3 +131,70 @@ func TestReadOfflineComparesLogAndJournal(t *testing.T) {
 	}
 	require.ErrorContains(t, last, "another than the journal's")
 }
+
+// The journal's files and both copies of the table are told, and which copy is
+// not whole.
+func TestReadOfflineJournal(t *testing.T) {
+	fs := offlineNode(t, history(1, 60, 300), 30, 45, 50)
+	o, err := storage.ReadOffline(fs, "/node")
+	require.NoError(t, err)
+	require.Len(t, o.Journal, 2)
+	newest := max(o.Tables[0].Generation, o.Tables[1].Generation)
+	for slot, table := range o.Tables {
+		require.NoError(t, table.Err)
+		if table.Generation != newest {
+			continue
+		}
+		require.NoError(t, fs.Flip(o.Tables[1-slot].Path, 9, 0))
+		o, err := storage.ReadOffline(fs, "/node")
+		require.NoError(t, err)
+		require.ErrorContains(t, o.Tables[1-slot].Err, "checksum differs")
+		require.Equal(t, newest, o.Tables[slot].Generation)
+		break
+	}
+}
+
+// Side files that the table names are read, and what is wrong is named.
+func TestReadOfflineSideFiles(t *testing.T) {
+	fs := simfs.New(1)
+	s := openStore(t, fs)
+	_, err := s.CreateTopicDir("orders", testIncarnation)
+	require.NoError(t, err)
+	st := replicaAt(7, emptyPosition())
+	st.Conf.Voters = []storage.ReplicaID{7}
+	entries := history(1, 9, 300)
+	raft := make([]storage.Entry, len(entries))
+	for i := range entries {
+		raft[i] = entries[i].Entry
+	}
+	st.Hard = storage.HardState{Term: entries[8].Term, Vote: 7, Commit: 10}
+	require.NoError(t, s.WriteRound([]storage.Frame{
+		{Kind: storage.FrameCreated, Group: 3, Replica: 7,
+			Begin: &storage.Begin{Dir: st.Dir, Index: 1, Term: 1, Conf: st.Conf}},
+		{Kind: storage.FrameAppend, Group: 3, Replica: 7, Hard: st.Hard, Entries: raft},
+	}))
+	l, err := s.OpenLog(st)
+	require.NoError(t, err)
+	require.NoError(t, l.Append(entries))
+	require.NoError(t, l.WriteAux(8, []byte("state")))
+	st.Log = l.Position()
+	generation, err := s.Rotate([]storage.ReplicaState{st}, nil)
+	require.NoError(t, err)
+	require.NoError(t, s.Checkpoint(generation, []storage.ReplicaState{st}))
+	require.NoError(t, s.Close())
+
+	sideFiles := func() error {
+		o, err := storage.ReadOffline(fs, "/node")
+		require.NoError(t, err)
+		require.ErrorContains(t, o.SideFiles(8), "no replica")
+		return o.SideFiles(7)
+	}
+	require.NoError(t, sideFiles())
+	path := "/node/" + st.Dir + "/00000000000000000008.aux"
+	require.NoError(t, fs.Flip(path, 25, 0))
+	var damage *storage.DamageError
+	require.ErrorAs(t, sideFiles(), &damage)
+	require.Equal(t, path, damage.Path)
+	require.NoError(t, fs.Remove(path))
+	require.ErrorContains(t, sideFiles(), "it is missing")
+}

@@ -9,6 +9,7 @@ import (
 // recovered is what the files of a journal say, before anything is changed.
 type recovered struct {
 	copies    [2]*tableCopy // nil: torn
+	torn      [2]error      // why a copy is nil
 	newest    int           // index of the copy that was replayed from
 	files     []journalFile
 	highest   uint64   // no number of a generation above it was seen
@@ -59,17 +60,16 @@ func tableName(slot int) string { return fmt.Sprintf("checkpoint.%d", slot) }
 
 // readTables reads both copies of the table.
 func (r *recovered) readTables(fsys FS, dir string) error {
-	var reasons [2]error
 	for slot := range r.copies {
 		path := fsys.PathJoin(dir, tableName(slot))
 		b, err := readWhole(fsys, path)
 		if isMissing(err) {
-			reasons[slot] = err
+			r.torn[slot] = err
 			continue
 		} else if err != nil {
 			return err
 		}
-		if r.copies[slot], reasons[slot] = decodeTable(b); reasons[slot] != nil {
+		if r.copies[slot], r.torn[slot] = decodeTable(b); r.torn[slot] != nil {
 			r.copies[slot] = nil
 		}
 	}
@@ -77,7 +77,7 @@ func (r *recovered) readTables(fsys FS, dir string) error {
 	switch {
 	case a == nil && b == nil:
 		return &DamageError{Path: fsys.PathJoin(dir, tableName(0)), Reason: fmt.Sprintf(
-			"no copy of the checkpoint table is intact: %v; %v", reasons[0], reasons[1])}
+			"no copy of the checkpoint table is intact: %v; %v", r.torn[0], r.torn[1])}
 	case a != nil && b != nil && a.key != b.key:
 		return &DamageError{Path: fsys.PathJoin(dir, tableName(1)),
 			Reason: "the two copies of the checkpoint table are of different directories"}
