@@ -15,8 +15,8 @@ import (
 
 const inspectAbout = `
 Inspect reads the directories of stopped nodes and tells what they hold. It
-verifies the checksums of identity, markers, checkpoint table and journal, and
-every record in the logs; it decides again what became of every entry, and holds
+verifies the checksums of identity, markers, checkpoint table, journal, side files
+and every record in the logs; it decides again what became of every entry, and holds
 that against the logs. Nothing is changed. Of several directories it also compares
 the replicas of each partition, as far as the shortest one goes. It does not read
 the database of the metadata, and what is in quarantine.
@@ -35,7 +35,8 @@ type inspection struct {
 type directory struct {
 	Dir         string       `json:"dir"`
 	Identity    *identity    `json:"identity,omitempty"`
-	Journal     []segment    `json:"journal"`
+	Tables      []table      `json:"tables"`
+	Journal     []journal    `json:"journal"`
 	Groups      []*group     `json:"groups"`
 	Topics      []topicDir   `json:"topics"`
 	Quarantined []quarantine `json:"quarantined"`
@@ -49,6 +50,20 @@ type identity struct {
 	Node      uint64 `json:"node"` // 0: not part of a cluster yet
 	Nonce     string `json:"nonce"`
 	Epoch     uint64 `json:"recovery_epoch"`
+}
+
+// table is a copy of the checkpoint table.
+type table struct {
+	File       string `json:"file"`
+	Generation uint64 `json:"generation"`     // of the journal, where replay begins
+	Torn       string `json:"torn,omitempty"` // why it is not whole; the other one is, so that it is not needed
+}
+
+// journal is a file of the journal.
+type journal struct {
+	File       string `json:"file"`
+	Bytes      int64  `json:"bytes"`
+	Generation uint64 `json:"generation"` // 0: it is free
 }
 
 type topicDir struct {
@@ -160,7 +175,6 @@ func inspectDir(dir string) *directory {
 		return d
 	}
 	defer unlock()
-	d.Journal = filesOf(filepath.Join(dir, "journal"))
 	off, err := storage.ReadOffline(storage.DiskFS(), dir)
 	if err != nil {
 		d.damaged(err)
@@ -168,6 +182,16 @@ func inspectDir(dir string) *directory {
 	}
 	id := off.Identity
 	d.Identity = &identity{id.Name, id.Cluster, id.ClusterID.String(), uint64(id.Node), id.Nonce.String(), id.Epoch}
+	for _, t := range off.Tables {
+		line := table{File: t.Path, Generation: t.Generation}
+		if t.Err != nil {
+			line.Torn = t.Err.Error()
+		}
+		d.Tables = append(d.Tables, line)
+	}
+	for _, f := range off.Journal {
+		d.Journal = append(d.Journal, journal{f.Path, f.Bytes, f.Generation})
+	}
 	for _, t := range off.TopicDirs {
 		d.Topics = append(d.Topics, topicDir{t.Dir, t.Name, t.Incarnation.String()})
 		d.damaged(t.Foreign)
@@ -178,6 +202,7 @@ func inspectDir(dir string) *directory {
 	for _, st := range off.Replicas {
 		g, err := inspectGroup(off, st)
 		d.damaged(err)
+		d.damaged(off.SideFiles(st.Replica))
 		g.Segments = filesOf(filepath.Join(dir, filepath.FromSlash(st.Dir)))
 		d.Groups = append(d.Groups, g)
 	}

@@ -37,6 +37,8 @@ func TestInspect(t *testing.T) {
 	require.Zero(t, code, all.Directories[0].Damage)
 	require.Equal(t, "a", all.Directories[0].Identity.Name)
 	require.Len(t, all.Directories[0].Groups, 2)
+	require.Len(t, all.Directories[0].Tables, 2)
+	require.NotEmpty(t, all.Directories[0].Journal)
 	g := all.Directories[0].Groups[1]
 	require.Equal(t, "t/0", g.name())
 	require.EqualValues(t, 300, g.Records)

@@ -61,8 +61,8 @@ func (d *directory) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if d.Identity != nil {
-		fmt.Fprintf(out, "  journal files: %s; replicas: %d; topic directories: %d, and %d in quarantine\n",
-			sizes(d.Journal), len(d.Groups), len(d.Topics), len(d.Quarantined))
+		d.printJournal(out)
+		fmt.Fprintf(out, "  replicas: %d; topic directories: %d, and %d in quarantine\n", len(d.Groups), len(d.Topics), len(d.Quarantined))
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(d.Groups) > 0 {
@@ -90,6 +90,24 @@ func (d *directory) print(out io.Writer) error {
 		fmt.Fprintf(out, "  DAMAGED: %s\n", s)
 	}
 	return nil
+}
+
+// printJournal tells which generations there are, and where replay begins.
+func (d *directory) printJournal(out io.Writer) {
+	for _, f := range d.Journal {
+		what := "free"
+		if f.Generation > 0 {
+			what = fmt.Sprintf("generation %d", f.Generation)
+		}
+		fmt.Fprintf(out, "  %s: %.1f MB, %s\n", f.File, float64(f.Bytes)/1e6, what)
+	}
+	for _, t := range d.Tables {
+		if t.Torn != "" {
+			fmt.Fprintf(out, "  %s: not whole (%s), as a crash may leave it; the other copy is\n", t.File, t.Torn)
+			continue
+		}
+		fmt.Fprintf(out, "  %s: replay begins at generation %d\n", t.File, t.Generation)
+	}
 }
 
 // remark is what is unusual about a replica.
