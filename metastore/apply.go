@@ -1,6 +1,7 @@
 package metastore
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/stelelog/stele/raftlog"
@@ -75,11 +76,14 @@ func (c createTopic) apply(t *tx) (any, error) {
 		return again(t, c, head)
 	}
 	if i, taken := t.named(c.Name); taken {
-		return nil, nameTaken(t, i)
+		return nil, nameTaken(t, c.Name, i)
 	}
 	members := t.members()
 	config := c.Config.withDefaults(len(members))
 	if err := config.validate(len(members)); err != nil {
+		return nil, err
+	}
+	if err := roomFor(t, members, config.Partitions); err != nil {
 		return nil, err
 	}
 	topic := &Topic{Name: c.Name, Incarnation: c.Incarnation, State: TopicActive, Config: config}
@@ -107,13 +111,30 @@ func again(t *tx, c createTopic, head topicHead) (any, error) {
 	return topic, nil
 }
 
-func nameTaken(t *tx, i raftlog.Incarnation) error {
+// roomFor refuses what would be too many partitions of all topics together: each
+// has one preferred leader.
+func roomFor(t *tx, members []Member, partitions uint32) error {
+	var have uint64
+	for _, m := range members {
+		have += t.load(m.Node).Leads
+	}
+	if have+uint64(partitions) > MaxClusterPartitions {
+		return invalid("TopicConfig.Partitions", partitions, "1 to %d: the cluster has %d, and up to %d in all topics together",
+			MaxClusterPartitions-min(have, MaxClusterPartitions), have, MaxClusterPartitions)
+	}
+	return nil
+}
+
+func nameTaken(t *tx, name string, i raftlog.Incarnation) error {
 	head, ok := t.topic(i)
 	if !ok {
 		t.fail(damaged("name of topic %v, which is missing", i))
 	}
 	if head.State == TopicDeleting {
 		return named(ErrTopicDeleting, head.Name)
+	}
+	if head.Name != name {
+		return fmt.Errorf("%w; names that differ only in case are one name", named(ErrTopicExists, head.Name))
 	}
 	return named(ErrTopicExists, head.Name)
 }

@@ -55,14 +55,14 @@ func TestCreateTopicPlacesAndNumbers(t *testing.T) {
 	got, err := v.decided(t, createTopic{inc(1), "orders", TopicConfig{Partitions: 4, Replicas: 2}})
 	require.NoError(t, err)
 	topic := got.(*Topic)
-	require.Equal(t, TopicConfig{Partitions: 4, Replicas: 2, MaxBatchBytes: 1 << 20}, topic.Config)
+	require.Equal(t, TopicConfig{Partitions: 4, Replicas: 2, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, topic.Config)
 	require.Equal(t, TopicActive, topic.State)
 	require.Equal(t, Partition{0, 2, []Assignment{{14, 1}, {15, 2}}}, topic.Partitions[0])
 	require.Equal(t, Partition{3, 5, []Assignment{{20, 1}, {21, 3}}}, topic.Partitions[3])
 
 	got, err = v.decided(t, createTopic{inc(2), "payments", TopicConfig{}})
 	require.NoError(t, err)
-	require.Equal(t, TopicConfig{Partitions: 1, Replicas: 3, MaxBatchBytes: 1 << 20}, got.(*Topic).Config)
+	require.Equal(t, TopicConfig{Partitions: 1, Replicas: 3, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, got.(*Topic).Config)
 	require.Equal(t, raftlog.GroupID(6), got.(*Topic).Partitions[0].Group)
 }
 
@@ -111,7 +111,11 @@ func TestCreateTopicRefusals(t *testing.T) {
 		{createTopic{inc(9), "a/b", TopicConfig{}}, field("Topic.Name")},
 		{createTopic{inc(9), "..", TopicConfig{}}, field("Topic.Name")},
 		{createTopic{inc(9), "ä", TopicConfig{}}, field("Topic.Name")},
+		{createTopic{inc(9), "../x", TopicConfig{}}, field("Topic.Name")},
+		{createTopic{inc(9), strings.Repeat("a", 300), TopicConfig{}}, field("Topic.Name")},
 		{createTopic{inc(9), "a", TopicConfig{Partitions: 10_001}}, field("TopicConfig.Partitions")},
+		{createTopic{inc(9), "a", TopicConfig{Partitions: 1_000_000}}, field("TopicConfig.Partitions")},
+		{createTopic{inc(9), "a", TopicConfig{MaxRecordBytes: 16<<20 + 1}}, field("TopicConfig.MaxRecordBytes")},
 		{createTopic{inc(9), "a", TopicConfig{Replicas: 4}}, field("TopicConfig.Replicas")},
 		{createTopic{inc(9), "a", TopicConfig{MaxBatchBytes: 1023}}, field("TopicConfig.MaxBatchBytes")},
 		{createTopic{inc(9), "a", TopicConfig{MaxBatchBytes: 16<<20 + 1}}, field("TopicConfig.MaxBatchBytes")},
@@ -124,7 +128,7 @@ func TestCreateTopicRefusals(t *testing.T) {
 	} {
 		v := seeded(t, testGenesis(3))
 		for i, name := range []string{"orders", "leaving", "gone"} {
-			_, err := v.decided(t, createTopic{inc(i + 1), name, TopicConfig{}})
+			_, err := v.decided(t, createTopic{inc(i + 1), name, TopicConfig{MaxRecordBytes: 1 << 10}}) // of the newest type, which is noted
 			require.NoError(t, err)
 		}
 		for _, d := range []command{topicDeleting{inc(2)}, topicDeleting{inc(3)}, topicDeleted{inc(3)}} {
@@ -149,6 +153,68 @@ func TestTheLimitsThemselvesAreAllowed(t *testing.T) {
 	require.Len(t, got.(*Topic).Partitions, 10_000)
 	_, err = v.decided(t, createTopic{inc(2), "A.b_c-9", TopicConfig{Partitions: 1, Replicas: 1, MaxBatchBytes: 1024}})
 	require.NoError(t, err)
+}
+
+// TestAClusterHasALimitOfPartitions: decided where the command is applied, from
+// the state alone, so that all replicas refuse the same one.
+//
+// Property: R11 (red: the partitions of other topics did not count; open: other commands)
+func TestAClusterHasALimitOfPartitions(t *testing.T) {
+	v := seeded(t, testGenesis(3))
+	decided := func(c command) (any, error) { // the invariants of so large a state take too long
+		x := newTx(v)
+		value, refusal, err := decide(x, c)
+		require.NoError(t, err)
+		v.commit(x)
+		return value, refusal
+	}
+	full := MaxClusterPartitions / MaxPartitions
+	for i := range full - 1 {
+		_, err := decided(createTopic{inc(i + 1), fmt.Sprint("topic-", i), TopicConfig{Partitions: MaxPartitions, Replicas: 1}})
+		require.NoError(t, err)
+	}
+	_, err := decided(createTopic{inc(50), "nearly", TopicConfig{Partitions: MaxPartitions - 1, Replicas: 1}})
+	require.NoError(t, err)
+	_, err = decided(createTopic{inc(51), "over", TopicConfig{Partitions: 2}})
+	require.Equal(t, &InvalidError{"TopicConfig.Partitions", "2", "1 to 1: the cluster has 99999, and up to 100000 in all topics together"}, err)
+	_, err = decided(createTopic{inc(52), "last", TopicConfig{}})
+	require.NoError(t, err)
+	_, err = decided(createTopic{inc(51), "over", TopicConfig{}})
+	require.ErrorIs(t, err, raftlog.ErrRefused)
+	for _, c := range []command{topicDeleting{inc(50)}, topicDeleted{inc(50)}, createTopic{inc(51), "over", TopicConfig{Partitions: 2}}} {
+		_, err = decided(c)
+		require.NoError(t, err)
+	}
+}
+
+// TestALimitOfRecordsIsOfACommandOfItsOwn: a build that does not know of it must
+// stop, and all else is written as that build writes it.
+//
+// Property: C9 (red: the limit was in a command of the older type; open: a real older build)
+func TestALimitOfRecordsIsOfACommandOfItsOwn(t *testing.T) {
+	v := seeded(t, testGenesis(3))
+	limited := createTopic{inc(1), "small", TopicConfig{MaxRecordBytes: 100}}
+	require.Equal(t, typeCreateLimited, limited.kind())
+	require.Equal(t, typeCreateTopic, createTopic{inc(2), "large", TopicConfig{MaxRecordBytes: MaxRecordBytes}}.kind())
+	got, err := v.decided(t, limited)
+	require.NoError(t, err)
+	require.EqualValues(t, 100, got.(*Topic).Config.MaxRecordBytes)
+	got, err = v.decided(t, createTopic{inc(2), "large", TopicConfig{}})
+	require.NoError(t, err)
+	require.EqualValues(t, MaxRecordBytes, got.(*Topic).Config.MaxRecordBytes, "the default is filled in")
+	c, err := loadCatalog(v)
+	require.NoError(t, err)
+	for _, topic := range c.topics {
+		require.Contains(t, []uint32{100, MaxRecordBytes}, topic.Config.MaxRecordBytes)
+	}
+	older := encodeCommand(createTopic{inc(3), "x", TopicConfig{}})
+	older[1] = byte(typeCreateLimited)
+	_, err = decodeCommand(older)
+	require.ErrorIs(t, err, errMalformed, "one form of each command")
+	newer := encodeCommand(limited)
+	newer[1] = byte(typeCreateTopic)
+	_, err = decodeCommand(newer)
+	require.ErrorIs(t, err, errMalformed)
 }
 
 func TestTopicNamesAreThoseThatStorageTakes(t *testing.T) {

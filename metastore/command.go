@@ -46,7 +46,9 @@ func (d *decoder) command(kind commandType) command {
 	case typeGenesis:
 		return d.genesis()
 	case typeCreateTopic:
-		return createTopic{Incarnation: d.id16(), Name: d.string(maxNameBytes), Config: d.config()}
+		return d.createTopic(false)
+	case typeCreateLimited:
+		return d.createTopic(true)
 	case typeTopicDeleting:
 		return topicDeleting{d.id16()}
 	case typeTopicDeleted:
@@ -78,7 +80,23 @@ type createTopic struct {
 	Config      TopicConfig
 }
 
-func (createTopic) kind() commandType { return typeCreateTopic }
+// kind: a build that does not know of a limit must not skip it, so that the
+// command that sets one is of another type. All others stay what such builds can
+// apply.
+func (c createTopic) kind() commandType {
+	if c.Config.limitsRecords() {
+		return typeCreateLimited
+	}
+	return typeCreateTopic
+}
+
+func (d *decoder) createTopic(limited bool) createTopic {
+	c := createTopic{Incarnation: d.id16(), Name: d.string(maxNameBytes), Config: d.config()}
+	if c.Config.limitsRecords() != limited {
+		d.fail("a limit of %d bytes for records", c.Config.MaxRecordBytes)
+	}
+	return c
+}
 
 func (c createTopic) appendBody(b []byte) []byte {
 	return appendConfig(appendString(append(b, c.Incarnation[:]...), c.Name), c.Config)

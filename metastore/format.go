@@ -23,11 +23,14 @@ package metastore
 //	                   the one that asks, else it takes the name over
 //	 7 set address     node nonce:id addr:str
 //	 8 set setting     key:str value:str                 empty value: removed
+//	 9 create topic    as 3, with field 4 of config: of a build that knows it
 //
 //	member = node replica nonce:id name:str addr:str
 //	config = n { field, length, value: a varint of that length }
 //	         fields in ascending order, zero ones left out:
 //	         1 partitions  2 replicas  3 max batch bytes
+//	         4 max record bytes, if below 16 MiB: in commands of type 9 and in what
+//	           they wrote
 //
 // The state: sorted keys, the first byte of each says what it is. On Pebble
 // they stand behind 'S' and the generation (u32), so that a restored state is
@@ -102,6 +105,7 @@ const (
 	typeAllocateProducer commandType = 6
 	typeSetAddress       commandType = 7
 	typeSetSetting       commandType = 8
+	typeCreateLimited    commandType = 9
 
-	newestCommand = typeSetSetting
+	newestCommand = typeCreateLimited
 )

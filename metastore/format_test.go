@@ -43,11 +43,12 @@ func goldenCommands() []command {
 		allocateProducer{},
 		setAddress{1, raftlog.Nonce{1}, "host:1"},
 		setSetting{"key", "value"},
+		createTopic{inc(7), "small", TopicConfig{Partitions: 3, MaxRecordBytes: 1 << 10}},
 	}
 }
 
 func goldenAnswers() []answer {
-	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{2, 1, 1 << 20}, []Partition{{0, 2, []Assignment{{14, 1}}}, {1, 3, []Assignment{{15, 2}}}}}
+	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{2, 1, 1 << 20, MaxRecordBytes}, []Partition{{0, 2, []Assignment{{14, 1}}}, {1, 3, []Assignment{{15, 2}}}}}
 	return []answer{
 		{index: 5},
 		{index: 6, value: topic},
@@ -231,7 +232,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(0), append([]byte{5, 1}, huge...))
 	f.Add(byte(6), append([]byte{recordVersion, 7}, huge...))
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
-	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3}}.encode())
+	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10}}.encode())
 	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
 	f.Add(byte(6), appendPartition(nil, Partition{0, 7, []Assignment{{1, 2}}}))
 	f.Fuzz(func(t *testing.T, which byte, b []byte) {

@@ -131,8 +131,16 @@ func (l load) encode() []byte { return appendUint(appendUint(nil, l.Replicas), l
 
 func (d *decoder) load() load { return load{d.uint(), d.uint()} }
 
+// limitsRecords reports whether records are to be smaller than any topic's.
+func (c TopicConfig) limitsRecords() bool {
+	return c.MaxRecordBytes != 0 && c.MaxRecordBytes != MaxRecordBytes
+}
+
 func appendConfig(b []byte, c TopicConfig) []byte {
-	fields := [...]uint64{uint64(c.Partitions), uint64(c.Replicas), uint64(c.MaxBatchBytes)}
+	fields := [...]uint64{uint64(c.Partitions), uint64(c.Replicas), uint64(c.MaxBatchBytes), 0}
+	if c.limitsRecords() {
+		fields[3] = uint64(c.MaxRecordBytes)
+	}
 	n := 0
 	for _, v := range fields {
 		if v != 0 {
@@ -151,7 +159,7 @@ func appendConfig(b []byte, c TopicConfig) []byte {
 
 func (d *decoder) config() (c TopicConfig) {
 	last := uint64(0)
-	for range d.count(3) {
+	for range d.count(3) { // of at least so many bytes
 		id := d.uint()
 		value := decoder{b: d.bytes(int(d.uintMax(binary.MaxVarintLen64)))}
 		v := value.uint32()
@@ -169,6 +177,10 @@ func (d *decoder) config() (c TopicConfig) {
 			c.Replicas = v
 		case 3:
 			c.MaxBatchBytes = v
+		case 4:
+			if c.MaxRecordBytes = v; !c.limitsRecords() {
+				d.fail("config field %d is its default", id)
+			}
 		default:
 			d.fail("config field %d is not known", id)
 		}
@@ -193,7 +205,9 @@ func (d *decoder) topicHead() (t topicHead) {
 		d.fail("topic state %d", t.State)
 	}
 	t.Name = d.string(maxNameBytes)
-	t.Config = d.config()
+	if t.Config = d.config(); t.Config.MaxRecordBytes == 0 {
+		t.Config.MaxRecordBytes = MaxRecordBytes
+	}
 	return t
 }
 

@@ -34,7 +34,13 @@ func (s TopicState) String() string {
 
 // Limits of topics, and the defaults of TopicConfig.
 const (
+	// MaxPartitions is how many partitions a topic can have.
 	MaxPartitions = 10_000
+	// MaxClusterPartitions is how many all topics of a cluster can have
+	// together: each is a raft group on each of its nodes, open or not.
+	MaxClusterPartitions = 100_000
+	// MaxRecordBytes is the largest TopicConfig.MaxRecordBytes, and its default.
+	MaxRecordBytes = 16 << 20
 
 	minBatchBytes     = 1 << 10
 	maxBatchBytes     = 16 << 20
@@ -45,7 +51,8 @@ const (
 // TopicConfig is what a topic's creator decides. The zero value of a field
 // means its default.
 type TopicConfig struct {
-	// Partitions is how many partitions the topic has: 1 to 10,000. Default 1.
+	// Partitions is how many partitions the topic has: 1 to 10,000, and no more
+	// than 100,000 in all topics together. Default 1.
 	Partitions uint32
 	// Replicas is how many nodes hold each partition: 1 to the number of
 	// members. Default 3, or the number of members if that is smaller.
@@ -53,6 +60,10 @@ type TopicConfig struct {
 	// MaxBatchBytes bounds a batch of records as it is stored, in bytes:
 	// 1 KiB to 16 MiB. Default 1 MiB.
 	MaxBatchBytes uint32
+	// MaxRecordBytes bounds a record: its key, value and headers, as
+	// topic.Record.Size counts them, in bytes. Producers refuse larger ones. 1 B
+	// to 16 MiB. Default 16 MiB.
+	MaxRecordBytes uint32
 }
 
 func (c TopicConfig) withDefaults(members int) TopicConfig {
@@ -64,6 +75,9 @@ func (c TopicConfig) withDefaults(members int) TopicConfig {
 	}
 	if c.MaxBatchBytes == 0 {
 		c.MaxBatchBytes = defaultBatchBytes
+	}
+	if c.MaxRecordBytes == 0 {
+		c.MaxRecordBytes = MaxRecordBytes
 	}
 	return c
 }
@@ -78,6 +92,9 @@ func (c TopicConfig) validate(members int) error {
 	}
 	if c.MaxBatchBytes < minBatchBytes || c.MaxBatchBytes > maxBatchBytes {
 		return invalid("TopicConfig.MaxBatchBytes", c.MaxBatchBytes, "%d to %d", minBatchBytes, maxBatchBytes)
+	}
+	if c.MaxRecordBytes < 1 || c.MaxRecordBytes > MaxRecordBytes {
+		return invalid("TopicConfig.MaxRecordBytes", c.MaxRecordBytes, "1 to %d", MaxRecordBytes)
 	}
 	return nil
 }

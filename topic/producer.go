@@ -179,7 +179,21 @@ func (p *Producer) prepare(ctx context.Context, topic string, records []Record) 
 	if err != nil {
 		return nil, err
 	}
-	return p.view(ctx, topic)
+	v, err := p.view(ctx, topic)
+	if err == nil {
+		err = tooLarge(records, int(v.topic.Config.MaxRecordBytes))
+	}
+	return v, err
+}
+
+// tooLarge returns a *TooLargeError, or nil.
+func tooLarge(records []Record, limit int) error {
+	for i := range records {
+		if n := records[i].Size(); n > limit {
+			return &TooLargeError{Record: i, Size: n, Max: limit}
+		}
+	}
+	return nil
 }
 
 // refuses returns why a call is not to begin.
@@ -190,10 +204,8 @@ func (p *Producer) refuses(ctx context.Context, records []Record) error {
 	case ctx.Err() != nil:
 		return raftlog.Retry(ctx.Err())
 	}
-	for i := range records {
-		if n := records[i].Size(); n > MaxRecordSize {
-			return &TooLargeError{Record: i, Size: n, Max: MaxRecordSize}
-		}
+	if err := tooLarge(records, MaxRecordSize); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
