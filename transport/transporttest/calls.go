@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -99,6 +100,30 @@ func callDeadline(t *testing.T, net Network) {
 	_, ok := next(t, began).Deadline()
 	require.True(t, ok, "the handler has the deadline")
 	require.Error(t, next(t, ended))
+}
+
+func callDeadlines(t *testing.T, net Network) {
+	deadlines := make(chan time.Time, 1)
+	a, b := two(t, net, func(n *node) {
+		n.call = func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
+			deadline, _ := ctx.Deadline()
+			deadlines <- deadline
+			return nil, nil
+		}
+	})
+	const slack = time.Minute // for slow machines
+	for _, allowed := range []time.Duration{time.Hour, 0} {
+		ctx, cancel, want := context.Background(), context.CancelFunc(func() {}), transport.DefaultCallTimeout
+		if allowed > 0 {
+			ctx, cancel = context.WithTimeout(ctx, allowed)
+			want = allowed
+		}
+		due := clock.System().Now().Add(want)
+		_, err := a.Call(ctx, b.Addr(), "m", nil)
+		cancel()
+		require.NoError(t, err)
+		require.WithinDuration(t, due, next(t, deadlines), slack)
+	}
 }
 
 func callCancelled(t *testing.T, net Network) {
@@ -244,6 +269,49 @@ func closeServer(t *testing.T, net Network) {
 	err := next(t, result)
 	require.ErrorIs(t, err, transport.ErrInterrupted)
 	require.NotErrorIs(t, err, context.Canceled, "the caller's context did not end")
+}
+
+// A transport that sends again what it had no answer to, because the connection
+// was an old one, executes twice.
+func callOnce(t *testing.T, net Network) {
+	began, ended := make(chan context.Context, 1), make(chan error, 1)
+	patient := patientCall(began, ended)
+	a, b := two(t, net, func(n *node) {
+		patient(n)
+		wait := n.call
+		n.call = func(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+			if method == "first" {
+				return nil, nil
+			}
+			return wait(ctx, from, method, req)
+		}
+	})
+	_, err := a.Call(within(t), b.Addr(), "first", nil)
+	require.NoError(t, err)
+	result := make(chan error, 1)
+	go func() {
+		_, err := a.Call(within(t), b.Addr(), "once", nil)
+		result <- err
+	}()
+	next(t, began)
+	require.NoError(t, b.Close())
+	methods := make(chan string, 1000)
+	begin(t, net.Again(b.Addr()), identity("b"), func(n *node) {
+		n.call = func(_ context.Context, _ transport.Peer, method string, _ []byte) ([]byte, error) {
+			methods <- method
+			return nil, nil
+		}
+	})
+	err = next(t, result)
+	require.ErrorIs(t, err, transport.ErrInterrupted)
+	require.NotErrorIs(t, err, transport.ErrUnreachable, "it was executed")
+	eventually(t, "calls reach the new process", func() bool {
+		_, err := a.Call(within(t), b.Addr(), "next", nil)
+		return err == nil
+	})
+	for len(methods) > 0 {
+		require.Equal(t, "next", <-methods)
+	}
 }
 
 func closeCaller(t *testing.T, net Network) {

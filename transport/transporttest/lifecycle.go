@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -125,34 +126,74 @@ func manyUsers(t *testing.T, net Network) {
 }
 
 func closeWaits(t *testing.T, net Network) {
-	began, ended, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var returned atomic.Bool
+	for _, what := range []struct {
+		name string
+		ask  func(a *node, to string)
+	}{
+		{"frame", func(a *node, to string) {
+			for range 10 {
+				a.Send(to, transport.Append, []byte("f"))
+			}
+		}},
+		{"call", func(a *node, to string) { _, _ = a.Call(within(t), to, "m", nil) }},
+		{"stream", func(a *node, to string) {
+			if s, err := a.OpenStream(within(t), to, "m"); err == nil {
+				_ = readUntilError(s)
+				_ = s.Close()
+			}
+		}},
+	} {
+		closeWaitsFor(t, net, what.name, what.ask)
+	}
+}
+
+// closeWaitsFor closes a transport while a handler, of whichever kind, runs.
+func closeWaitsFor(t *testing.T, net Network, what string, ask func(a *node, to string)) {
+	began, release := make(chan struct{}, 100), make(chan struct{})
+	var returned, over, late atomic.Bool
+	handle := func() {
+		late.Store(late.Load() || over.Load())
+		began <- struct{}{}
+		<-release // a handler that takes its time, and does not look at its context
+		returned.Store(true)
+	}
 	a, b := two(t, net, func(n *node) {
-		n.call = func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
-			close(began)
-			<-ctx.Done()
-			close(ended)
-			<-release // a handler that takes its time
-			returned.Store(true)
+		n.frame = func(transport.Peer, transport.Class, []byte) { handle() }
+		n.call = func(context.Context, transport.Peer, string, []byte) ([]byte, error) {
+			handle()
 			return nil, nil
 		}
+		n.stream = func(context.Context, transport.Peer, string, transport.Stream) error {
+			handle()
+			return nil
+		}
 	})
-	go func() { _, _ = a.Call(within(t), b.Addr(), "m", nil) }()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		ask(a, b.Addr())
+	}()
 	next(t, began)
 	closed := make(chan bool, 2)
 	for range 2 {
 		go func() {
 			_ = b.Close()
+			over.Store(true)
 			closed <- returned.Load()
 		}()
 	}
-	next(t, ended)
+	eventually(t, "closing has begun", func() bool {
+		_, err := b.Call(within(t), a.Addr(), "m", nil)
+		return errors.Is(err, transport.ErrClosed)
+	})
 	for range 1000 {
 		runtime.Gosched()
 	}
 	close(release)
-	require.True(t, next(t, closed), "Close returned before the handler")
-	require.True(t, next(t, closed), "the second Close returned before the handler")
+	require.True(t, next(t, closed), "Close returned before the handler of a %s", what)
+	require.True(t, next(t, closed), "the second Close returned before the handler of a %s", what)
+	next(t, asked)
+	require.False(t, late.Load(), "a handler of a %s was called after Close", what)
 }
 
 func closeWhileBusy(t *testing.T, net Network) {

@@ -55,6 +55,28 @@ func streamEcho(t *testing.T, net Network) {
 	}
 }
 
+func streamHalves(t *testing.T, net Network) {
+	a, b := two(t, net, func(n *node) {
+		n.stream = func(_ context.Context, _ transport.Peer, _ string, s transport.Stream) error {
+			_, err := s.Write([]byte("done asking"))
+			if err = errors.Join(err, s.CloseWrite()); err != nil {
+				return err
+			}
+			got, err := io.ReadAll(s)
+			n.frames <- frame{data: got}
+			return err
+		}
+	})
+	s := open(t, a, b, "m")
+	got, err := io.ReadAll(s)
+	require.NoError(t, err)
+	require.Equal(t, "done asking", string(got))
+	_, err = s.Write(pattern(1, 300_000))
+	require.NoError(t, err, "the handler still reads")
+	require.NoError(t, s.CloseWrite())
+	require.True(t, bytes.Equal(pattern(1, 300_000), next(t, b.frames).data))
+}
+
 func streamBackPressure(t *testing.T, net Network) {
 	const size = 32 << 20
 	release := make(chan struct{})
@@ -82,9 +104,20 @@ func streamBackPressure(t *testing.T, net Network) {
 		}
 		result <- s.CloseWrite()
 	}()
+	standsStill(t, a, b, &written)
+	require.Less(t, written.Load(), int64(size), "nobody reads, so the writer must wait")
+	close(release)
+	require.NoError(t, next(t, result))
+	got, err := io.ReadAll(s)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(size), string(got))
+}
+
+// standsStill waits until a writer waits, or has written all. What is between
+// the ends may take some; then nothing moves during many calls.
+func standsStill(t *testing.T, a, b *node, written *atomic.Int64) {
+	t.Helper()
 	eventually(t, "something is written", func() bool { return written.Load() > 0 })
-	// What is between the ends may take some. When nothing moved during many
-	// calls, the writer waits, or it has written all.
 	for seen, still := int64(0), 0; still < 200; still++ {
 		_, err := a.Call(within(t), b.Addr(), "m", pattern(1, 10_000))
 		require.NoError(t, err)
@@ -92,12 +125,6 @@ func streamBackPressure(t *testing.T, net Network) {
 			seen, still = now, 0
 		}
 	}
-	require.Less(t, written.Load(), int64(size), "nobody reads, so the writer must wait")
-	close(release)
-	require.NoError(t, next(t, result))
-	got, err := io.ReadAll(s)
-	require.NoError(t, err)
-	require.Equal(t, fmt.Sprint(size), string(got))
 }
 
 func streamErrors(t *testing.T, net Network) {
@@ -245,5 +272,41 @@ func streamClosed(t *testing.T, net Network) {
 	_, err := io.ReadFull(s, make([]byte, 5))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
+	require.ErrorIs(t, next(t, ended), transport.ErrInterrupted)
+}
+
+func streamCloseFrees(t *testing.T, net Network) {
+	release, ended := make(chan struct{}), make(chan error, 1)
+	a, b := two(t, net, func(n *node) {
+		n.stream = func(_ context.Context, _ transport.Peer, _ string, s transport.Stream) error {
+			<-release // and does not read before
+			ended <- readUntilError(s)
+			return nil
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background()) // nothing but Close ends it
+	t.Cleanup(cancel)
+	s, err := a.OpenStream(ctx, b.Addr(), "m")
+	require.NoError(t, err)
+	var written atomic.Int64
+	errs := make(chan error, 2)
+	go func() {
+		for {
+			n, err := s.Write(pattern(1, 1000))
+			if written.Add(int64(n)); err != nil {
+				errs <- err
+				return
+			}
+		}
+	}()
+	go func() { errs <- readUntilError(s) }()
+	standsStill(t, a, b, &written)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	require.NoError(t, next(t, closed), "Close waits for the writer")
+	for range 2 {
+		require.NotErrorIs(t, next(t, errs), io.EOF)
+	}
+	close(release)
 	require.ErrorIs(t, next(t, ended), transport.ErrInterrupted)
 }
