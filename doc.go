@@ -78,11 +78,81 @@
 // call that its context ended matches ctx.Err() too, and is Unknown if it could
 // have taken effect.
 //
+// # Logs, metrics and events
+//
+// Config.Logger (or LogHandler, for log/slog) gets what a person should know;
+// each line has the field node. Config.Metrics gets these, all with the labels
+// cluster and node; until a node is part of a cluster there are only those of
+// the node itself, its events and its transport:
+//
+//	metric                             kind       labels     what
+//	stele_ready                        gauge      -          1 if the node can serve
+//	stele_groups                       gauge      -          raft groups that run on the node
+//	stele_groups_failed                gauge      -          groups that stopped on the node
+//	stele_groups_led                   gauge      -          groups that the node leads (metadata and partitions)
+//	stele_replicas_failed              gauge      -          of partitions here, that take no part or cannot be opened
+//	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
+//	stele_journal_rounds_total         counter    -          writes and syncs of the journal
+//	stele_journal_bytes_total          counter    -          of entries in them
+//	stele_journal_sync_seconds         histogram  -          write and sync of a round
+//	stele_journal_rotations_total      counter    -          journal files that were begun
+//	stele_checkpoints_total            counter    -          checkpoints that were written
+//	stele_proposals_total              counter    -          accepted by a leader's log here
+//	stele_proposals_failed_total       counter    -          refused, or ended unknown
+//	stele_proposals_overloaded_total   counter    -          refused: too many bytes wait
+//	stele_linearizable_reads_total     counter    -          confirmed by a leader
+//	stele_entries_applied_total        counter    -          of all groups
+//	stele_elections_won_total          counter    -          times that a group here became the leader
+//	stele_leadership_lost_total        counter    -          times that one ceased to lead
+//	stele_messages_total               counter    way        raft messages: sent, received, stray, dropped
+//	stele_produced_records_total       counter    -          through this node, acknowledged
+//	stele_produced_bytes_total         counter    -          of them, encoded
+//	stele_produced_batches_total       counter    -          that they travelled in
+//	stele_produce_retries_total        counter    -          batches that were sent again
+//	stele_produce_forwarded_total      counter    -          batches sent to a leader on another node
+//	stele_produce_served_total         counter    -          batches taken in for other nodes
+//	stele_fetched_local_total          counter    -          fetches answered by a replica of this node
+//	stele_fetched_away_total           counter    -          fetches answered by another node
+//	stele_events_total                 counter    event      functions of Events that were called
+//	stele_events_superseded_total      counter    -          leaders never told: a newer one came first
+//	stele_events_panicked_total        counter    -          functions of Events that panicked
+//	stele_events_running_seconds       gauge      -          age of the call of Events that runs, 0: none
+//	stele_transport_frames_total       counter    class,way  frames sent, received, dropped
+//	stele_transport_bytes_total        counter    class,way  of them
+//	stele_transport_reconnects_total   counter    -          connections made again after a loss
+//	stele_transport_refused_total      counter    -          handshakes that this node turned away
+//	stele_transport_corrupt_total      counter    -          frames that failed their checksum
+//
+// Worth an alert, with thresholds to begin with:
+//
+//	stele_ready == 0                                      for 1m   Node.Readiness says why
+//	stele_replicas_failed > 0                             for 1m   Status().Partitions says which and why
+//	rate(stele_leadership_lost_total[5m]) > 0.1           for 10m  leaders come and go: a slow disk or network
+//	rate(stele_proposals_overloaded_total[5m]) > 0        for 5m   more is produced than a quorum takes
+//	histogram_quantile(0.99, rate(stele_journal_sync_seconds_bucket[5m])) > 0.5
+//	                                                      for 5m   the disk of the journal is slow
+//	rate(stele_transport_reconnects_total[5m]) > 0.1      for 10m  the network breaks connections
+//	increase(stele_transport_refused_total[5m]) > 0                a stranger, or another Cluster, TLS or release
+//	increase(stele_transport_corrupt_total[1h]) > 0                the network changes bytes
+//	increase(stele_events_panicked_total[5m]) > 0                  a bug in the host's Events
+//	stele_events_running_seconds > 60                              a function of Events hangs: nothing more is told
+//
+// Config.Events has functions that the node calls, one after the other:
+//
+//	event             told when
+//	ReadinessChanged  the code of Readiness is another one
+//	LeaderChanged     a group with a replica here has another leader or term, or none
+//	ReplicaFailed     a replica here takes no part any more, or cannot be opened
+//	NodeFailed        the node can serve no more until it is opened again
+//	TopicCreated      this node has applied a topic's creation
+//	TopicDeleted      this node has applied the end of a topic's deletion
+//
 // # What runs
 //
 // Open starts, and Close and Abort stop: the raft loop, the journal's writer, a
 // checkpoint now and then, the metadata gate, the reconciler of topics, the
-// transport's connections, Pebble's own goroutines. Groups that apply entries
+// transport's connections, the one that calls Events if there are any, Pebble's
+// own goroutines. Groups that apply entries
 // have a goroutine while they do. Nothing of a node is shared with another one in
 // the process, and nothing exits or panics the host.
 package stele

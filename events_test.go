@@ -343,7 +343,8 @@ func TestCloseWaitsForEvents(t *testing.T) {
 }
 
 func TestEventsOfFailures(t *testing.T) {
-	diaries, opts := withDiaries(3, nil)
+	registry := prometheus.NewRegistry()
+	diaries, opts := withDiaries(3, func(cfg *stele.Config) { cfg.Metrics = registry })
 	testcluster.Run(t, opts, func(c *testcluster.Cluster) {
 		t := c.T
 		c.StartAll()
@@ -358,6 +359,7 @@ func TestEventsOfFailures(t *testing.T) {
 		c.Eventually(d.has("orders/0 failed: "), "the replica's failure is told")
 		c.Sleep(20 * time.Second)
 		require.Less(t, len(d.read()), 40, "and not at every try")
+		require.Equal(t, 1.0, gathered(t, registry, "stele_replicas_failed"))
 		first := d.read()[d.index("orders/0 failed: ")]
 		require.Contains(t, first, "EIO")
 		c.Member(victim).FS.SetHook(nil)

@@ -10,40 +10,8 @@ import (
 )
 
 // metrics shows a node's counters to the host's registerer. It keeps none of
-// its own: each scrape reads what the parts counted.
-//
-//	metric                                  labels   what
-//	stele_ready                                      1 if the node can serve
-//	stele_groups                                     raft groups that run on the node
-//	stele_groups_failed                              groups that stopped on the node
-//	stele_groups_led                                 groups that the node leads (metadata and partitions)
-//	stele_uncommitted_bytes                          of proposals that wait for a quorum
-//	stele_journal_rounds_total                       writes and syncs of the journal
-//	stele_journal_bytes_total                        of entries in them
-//	stele_journal_sync_seconds                       histogram: write and sync of a round
-//	stele_journal_rotations_total
-//	stele_checkpoints_total
-//	stele_proposals_total                            accepted by a leader's log here
-//	stele_proposals_failed_total                     refused, or ended unknown
-//	stele_proposals_overloaded_total                 refused: too many bytes wait
-//	stele_linearizable_reads_total
-//	stele_entries_applied_total
-//	stele_elections_won_total
-//	stele_leadership_lost_total
-//	stele_messages_total                    way      raft messages: sent, received, stray, dropped
-//	stele_produced_records_total                     through this node, acknowledged
-//	stele_produced_bytes_total                       of them
-//	stele_produced_batches_total                     that they travelled in
-//	stele_produce_retries_total                      batches that were sent again
-//	stele_produce_forwarded_total                    batches sent to a leader on another node
-//	stele_produce_served_total                       batches taken in for other nodes
-//	stele_fetched_local_total                        fetches answered by a replica of this node
-//	stele_fetched_away_total                         fetches answered by another node
-//	stele_transport_frames_total            class, way
-//	stele_transport_bytes_total             class, way
-//	stele_transport_reconnects_total
-//	stele_transport_refused_total                    handshakes that this node turned away
-//	stele_transport_corrupt_total                    frames that failed their checksum
+// its own: each scrape reads what the parts counted. The package
+// documentation has the table.
 type metrics struct {
 	node       *Node
 	registerer prometheus.Registerer // nil: the host wants none
@@ -60,6 +28,7 @@ func newMetrics(n *Node) (*metrics, error) {
 	}{
 		{"ready", "1 if the node can serve.", nil},
 		{"groups_led", "Raft groups that the node leads.", nil},
+		{"replicas_failed", "Replicas of partitions on the node that take no part or cannot be opened.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
 		{"produced_records_total", "Records produced through this node and acknowledged.", nil},
@@ -199,7 +168,7 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "produce_served_total", s.Served)
 	m.count(out, "fetched_local_total", s.FetchedLocal)
 	m.count(out, "fetched_away_total", s.FetchedAway)
-	led := 0
+	led, failed := 0, 0
 	if p.meta.GroupStatus().Role.IsLeader() {
 		led++
 	}
@@ -207,7 +176,11 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 		if s.Role.IsLeader() {
 			led++
 		}
+		if s.Err != nil {
+			failed++
+		}
 	}
+	m.send(out, "replicas_failed", prometheus.GaugeValue, float64(failed))
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
 }
 
