@@ -19,6 +19,7 @@ func tiny(t *testing.T, mode string) cell {
 	return cell{
 		Mode: mode, Via: "leader", Nodes: 3, Partitions: 3, ValueSize: 64, Inflight: 12,
 		duration: 50 * time.Millisecond, load: 64 * 1000, dir: t.TempDir(),
+		tick: 15 * time.Millisecond, // elections take a third of their time
 	}
 }
 

@@ -72,7 +72,7 @@ func (k *cluster) start(ctx context.Context) error {
 		peers = append(peers, stele.Peer{Name: fmt.Sprintf("node-%d", i+1), Addr: l.Addr().String()})
 	}
 	for i, p := range peers {
-		m := &member{cfg: stele.Config{Cluster: "bench", Name: p.Name, Dir: filepath.Join(k.dir, p.Name), InitialMembers: peers, FS: k.files}}
+		m := &member{cfg: stele.Config{Cluster: "bench", Name: p.Name, Dir: filepath.Join(k.dir, p.Name), InitialMembers: peers, FS: k.files, Tick: k.tick}}
 		k.members = append(k.members, m)
 		if err := m.open(ctx, listeners[i]); err != nil {
 			return err
@@ -198,7 +198,15 @@ func (k *cluster) reopen(ctx context.Context) error {
 	return k.waitLeaders(ctx)
 }
 
-func (k *cluster) remove() error { return errors.Join(k.close(), os.RemoveAll(k.dir)) }
+// remove ends the cluster for good, so nothing need be handed over.
+func (k *cluster) remove() error {
+	for _, m := range k.members {
+		if m.node != nil {
+			m.node.Abort()
+		}
+	}
+	return os.RemoveAll(k.dir)
+}
 
 // keysFor finds a short key for each of n partitions.
 func keysFor(n uint32) [][]byte {

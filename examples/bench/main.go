@@ -109,6 +109,7 @@ type cell struct {
 	duration time.Duration
 	load     int64
 	dir      string
+	tick     time.Duration // 0: the default
 }
 
 func parse(args []string) (o options, err error) {
