@@ -15,6 +15,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -31,8 +33,27 @@ func main() {
 	}
 }
 
+const usage = `Quickstart runs three nodes in this process, sends lines as records, aborts the
+leaders in the middle as a crash would, and compares what comes back with what
+was sent. It keeps nothing.
+
+  quickstart            sends a text of its own, many times
+  quickstart FILE       sends the lines of a file
+  quickstart -          sends the lines of standard input
+
+The exit status is 1 if anything differs or fails.
+`
+
 func run(ctx context.Context, args []string) error {
-	lines, err := input(args)
+	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	}
+	lines, err := input(flags.Args())
 	if err != nil {
 		return err
 	}

@@ -53,3 +53,19 @@ func TestQuickstart(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{file}))
 	require.ErrorIs(t, run(t.Context(), []string{file + ".missing"}), os.ErrNotExist)
 }
+
+func TestHelp(t *testing.T) {
+	require.NoError(t, run(t.Context(), []string{"-h"}))
+	require.ErrorContains(t, run(t.Context(), []string{"-x"}), "-x")
+	require.ErrorContains(t, run(t.Context(), []string{"a", "b"}), "want one file")
+	for _, how := range strings.SplitAfter(usage, "\n") {
+		require.LessOrEqual(t, len(how), 81)
+	}
+}
+
+func TestReportOfOne(t *testing.T) {
+	r := &report{nodes: 3, partitions: 6, records: 1, readVia: "node-3"}
+	require.Contains(t, r.String(), "sent        1 record, ")
+	r.records = 2
+	require.Contains(t, r.String(), "sent        2 records, ")
+}

@@ -25,8 +25,8 @@ func (r *report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d nodes, %d partitions, every record synced on a quorum\n", r.nodes, r.partitions)
 	seconds := max(r.elapsed.Seconds(), 1e-9)
-	fmt.Fprintf(&b, "  sent        %d records, %.1f MB, in %.2fs: %.0f records/s, %.1f MB/s\n",
-		r.records, float64(r.bytes)/1e6, seconds, float64(r.records)/seconds, float64(r.bytes)/1e6/seconds)
+	fmt.Fprintf(&b, "  sent        %s, %.1f MB, in %.2fs: %.0f records/s, %.1f MB/s\n",
+		count(r.records, "record"), float64(r.bytes)/1e6, seconds, float64(r.records)/seconds, float64(r.bytes)/1e6/seconds)
 	for _, o := range r.outages {
 		fmt.Fprintf(&b, "  aborted     %s, which %s: %.2fs without a leader, ready again after %.2fs\n",
 			o.node, o.why, o.leaderFor.Seconds(), o.back.Seconds())
@@ -43,11 +43,24 @@ func (r *report) String() string {
 	return b.String()
 }
 
-// progress is a line on standard error that says how far sending is.
+// count is a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// progress is a line on standard error that says how far sending is: again and
+// again on a terminal, once elsewhere.
 type progress struct{ done, stopped chan struct{} }
 
 func startProgress(w *writer, total int) *progress {
 	p := &progress{make(chan struct{}), make(chan struct{})}
+	again := ""
+	if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		again = "\r"
+	}
 	go func() {
 		defer close(p.stopped)
 		tick := time.NewTicker(200 * time.Millisecond)
@@ -55,9 +68,11 @@ func startProgress(w *writer, total int) *progress {
 		for {
 			select {
 			case <-tick.C:
-				fmt.Fprintf(os.Stderr, "\rsent %d of %d records ", w.sent.Load(), total)
+				if again != "" {
+					fmt.Fprintf(os.Stderr, "%ssent %d of %s ", again, w.sent.Load(), count(total, "record"))
+				}
 			case <-p.done:
-				fmt.Fprintf(os.Stderr, "\rsent %d of %d records\n", w.sent.Load(), total)
+				fmt.Fprintf(os.Stderr, "%ssent %d of %s\n", again, w.sent.Load(), count(total, "record"))
 				return
 			}
 		}
