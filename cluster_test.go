@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -416,6 +417,37 @@ func TestOpenRefuses(t *testing.T) {
 		cancel()
 		_, err = stele.Open(canceled, c.Config(0))
 		require.True(t, errors.Is(err, context.Canceled) && stele.OutcomeOf(err) == stele.OutcomeRetry)
+	})
+}
+
+// An address may change, on all nodes: they serve, and say where they are.
+func TestANodeThatMoved(t *testing.T) {
+	moved := false
+	config := func(cfg *stele.Config) {
+		if moved {
+			cfg.InitialMembers = slices.Clone(cfg.InitialMembers)
+			cfg.InitialMembers[2].Addr = "elsewhere:7942"
+		}
+	}
+	testcluster.Run(t, testcluster.Options{Config: config}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 1)
+		for i := range c.Size() {
+			c.Close(i)
+		}
+		moved = true
+		c.Member(2).Addr = "elsewhere:7942"
+		c.StartAll()
+		for i := range c.Size() {
+			require.Equal(t, "elsewhere:7942", c.Node(i).Members()[2].Addr)
+		}
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 1, 10*time.Millisecond)
+		c.Sleep(time.Second)
+		load.Stop()
+		require.Positive(t, l.Acked())
+		l.Verify(2)
 	})
 }
 

@@ -1,6 +1,8 @@
 package stele
 
 import (
+	"slices"
+
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -46,10 +48,16 @@ func (n *Node) Status() Status {
 }
 
 // Members returns the nodes of the cluster as this node knows them, by id. It
-// is a local snapshot, empty until the node is part of a cluster.
+// is a local snapshot, empty until the node is part of a cluster. The addresses
+// are those that this node uses: of its own InitialMembers.
 func (n *Node) Members() []Member {
-	if p := n.net.parts.Load(); p != nil {
-		return p.meta.Members()
+	p := n.net.parts.Load()
+	if p == nil {
+		return nil
 	}
-	return nil
+	members := slices.Clone(p.meta.Members())
+	for i := range members {
+		members[i].Addr = n.cfg.addrOf(members[i].Name, members[i].Addr)
+	}
+	return members
 }
