@@ -358,3 +358,54 @@ func writeFile(c *testcluster.Cluster, path, text string) {
 	require.NoError(c.T, err)
 	require.NoError(c.T, f.Close())
 }
+
+// What no topic can be, and no record, is refused by every node, with what, and
+// what would be right.
+func TestTopicsThatCannotBe(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 1)
+		for _, bad := range []struct {
+			name string
+			cfg  stele.TopicConfig
+			says []string
+		}{
+			{"", stele.TopicConfig{}, []string{"Name", "1 to 179 of A-Z"}},
+			{strings.Repeat("a", 300), stele.TopicConfig{}, []string{"Name", "1 to 179 of A-Z"}},
+			{"../x", stele.TopicConfig{}, []string{"Name", `"../x"`, "1 to 179 of A-Z"}},
+			{"..", stele.TopicConfig{}, []string{"Name", "neither . nor .."}},
+			{"a@b", stele.TopicConfig{}, []string{"Name", `"a@b"`, "1 to 179 of A-Z"}},
+			{"many", stele.TopicConfig{Partitions: 1_000_000}, []string{"Partitions", "1000000", "1 to 10"}},
+			{"copies", stele.TopicConfig{Replicas: 4}, []string{"Replicas", "4", "1 to 3"}},
+			{"large", stele.TopicConfig{MaxBatchBytes: 17 << 20}, []string{"MaxBatchBytes", "17825792", "16777216"}},
+			{"Orders", stele.TopicConfig{}, []string{"exists"}},
+			{"orders", stele.TopicConfig{}, []string{"exists"}},
+		} {
+			for i := range c.Size() {
+				_, err := c.Node(i).CreateTopic(t.Context(), bad.name, bad.cfg)
+				require.Error(t, err, bad.name)
+				require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err), "%v", err)
+				for _, s := range bad.says {
+					require.ErrorContains(t, err, s)
+				}
+			}
+		}
+		topic, err := c.Node(1).CreateTopic(t.Context(), "defaults", stele.TopicConfig{})
+		require.NoError(t, err)
+		require.Len(t, topic.Partitions, 1, "0 means the default")
+
+		p, err := c.Node(2).NewProducer(stele.ProducerConfig{})
+		require.NoError(t, err)
+		_, err = p.Produce(t.Context(), "orders", stele.Record{Value: make([]byte, 17<<20)})
+		var large *stele.TooLargeError
+		require.ErrorAs(t, err, &large)
+		require.Equal(t, 16<<20, large.Max)
+		require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err))
+		_, err = p.ProduceTo(t.Context(), "orders", 7, stele.Record{})
+		var none *stele.NoPartitionError
+		require.ErrorAs(t, err, &none)
+		_, err = p.Produce(t.Context(), "nobody", stele.Record{})
+		require.ErrorIs(t, err, stele.ErrTopicNotFound)
+	})
+}
