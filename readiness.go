@@ -79,6 +79,9 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 // answer cannot be reached.
 func (n *Node) waiting() string {
 	text := n.genesis.Waiting()
+	if text == "" {
+		return "opening what belongs to the cluster"
+	}
 	for _, p := range n.cfg.InitialMembers {
 		if err := n.net.asked.failure(p.Addr); err != nil {
 			text += fmt.Sprintf("; %s was last asked in vain: %v", p.Name, err)
