@@ -30,9 +30,6 @@ func checkLogs(t *testing.T, nodes map[string]*observer.ObservedLogs, parts ...s
 					found = append(found, f.String)
 				}
 			}
-			if e.Message == "metadata opened" {
-				continue // says node of its id, too
-			}
 			require.Equal(t, []string{name}, found, "%s of %s: %v", e.Message, e.LoggerName, e.ContextMap())
 		}
 	}

@@ -262,7 +262,7 @@ func (r *Round) Waiting() []Obstacle {
 		case a.Name != p.Name:
 			add("answers with the name " + a.Name)
 		case a.Hash != r.m.hash:
-			add("lists other initial members")
+			add("lists other initial members, or has other settings")
 		case a.Nonce.IsZero():
 			add("answers without a nonce")
 		case p.Name == r.m.self.Name && a.Nonce != r.m.nonce:

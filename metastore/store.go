@@ -116,7 +116,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	s.gate = newGate(s.group, m, config)
 	s.running.Go(func() { s.gate.run(s.life, kick) })
 	s.running.Go(s.watchDatabase)
-	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("node", config.Node))
+	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("id", config.Node))
 	return s, nil
 }
 

@@ -27,6 +27,7 @@ func main() {
 	for batch.Next() {
 		fmt.Printf("%d: %s\n", batch.Offset(), batch.Record().Value)
 	}
+	must(0, batch.Err())
 }
 
 func must[T any](v T, err error) T {
