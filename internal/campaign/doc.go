@@ -34,6 +34,11 @@
 // their directories are read by `cluster inspect`, which verifies every checksum
 // and compares the replicas, and the nodes are started again.
 //
+// With -soak there are no faults: the load runs, and what the nodes use (memory,
+// goroutines, descriptors) must not grow while they do.
+//
+//	go run ./internal/campaign -soak 30m -out soak.jsonl
+//
 // A violation ends the campaign with status 1; the directories and the nodes'
 // logs stay. Kill -9 keeps what the operating system holds, so this shows
 // nothing of a power loss: see TestWholeClusterPowerLoss of the root package.

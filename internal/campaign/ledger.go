@@ -10,12 +10,15 @@ import (
 // number is a record's number: each is sent at most once.
 type number uint64
 
-// fate is what is known of a record.
+// fate is what is known of a record. There are many.
 type fate struct {
-	told told
-	seen bool
-	at   place
+	told      told
+	seen      bool
+	partition int16 // where it was seen, as is offset
+	offset    int64
 }
+
+func (f *fate) at() place { return place{int(f.partition), f.offset} }
 
 // told is what a producer was told of a record.
 type told uint8
@@ -96,8 +99,8 @@ func (l *ledger) acknowledge(writer int, n number, at place) {
 	f, p := &l.fates[n], &l.partitions[at.partition]
 	f.told = acked
 	switch {
-	case f.seen && f.at != at:
-		l.violate("record %d: acknowledged at %v, read at %v", n, at, f.at)
+	case f.seen && f.at() != at:
+		l.violate("record %d: acknowledged at %v, read at %v", n, at, f.at())
 	case !f.seen && at.offset < int64(len(p.seen)):
 		l.violate("record %d: acknowledged at %v, where readers saw record %d", n, at, p.seen[at.offset])
 	case !f.seen:
@@ -124,7 +127,7 @@ func (l *ledger) reject(n number) {
 	f := &l.fates[n]
 	f.told = rejected
 	if f.seen {
-		l.violate("record %d: its producer was told that nothing happened, it was read at %v", n, f.at)
+		l.violate("record %d: its producer was told that nothing happened, it was read at %v", n, f.at())
 	}
 }
 
@@ -157,9 +160,9 @@ func (l *ledger) read(n number, at place, node string) {
 	l.counts.Read++
 	f := &l.fates[n]
 	if f.seen {
-		l.violate("record %d was read twice: at %v and at %v from %s", n, f.at, at, node)
+		l.violate("record %d was read twice: at %v and at %v from %s", n, f.at(), at, node)
 	}
-	f.seen, f.at = true, at
+	f.seen, f.partition, f.offset = true, int16(at.partition), at.offset
 	if f.told == rejected {
 		l.violate("record %d was read from %s at %v: its producer was told that nothing happened", n, node, at)
 	}

@@ -32,6 +32,7 @@ func main() {
 	flag.IntVar(&o.partitions, "partitions", 4, "how many partitions, 1 to 64")
 	flag.DurationVar(&o.pause, "pause", 20*time.Millisecond, "pause of each of the 4 writers between two requests of up to 50 records")
 	flag.IntVar(&o.inspect, "inspect", 10, "stop all nodes and inspect their files every so many rounds, and at the end")
+	flag.DurationVar(&o.soakFor, "soak", 0, "no rounds: run the load for so long without faults, and look at what the nodes use")
 	flag.StringVar(&o.network, "network", "auto", "auto: namespaces and cut links if root on Linux; on: those or an error; off: loopback")
 	flag.StringVar(&o.dir, "dir", "", "where the nodes have their directories (default: a temporary one, which goes away if all is well)")
 	flag.StringVar(&o.binary, "binary", "", "the program examples/cluster (default: it is built)")
@@ -51,7 +52,7 @@ func main() {
 type options struct {
 	rounds, first, nodes, partitions, inspect int
 	seed                                      uint64
-	pause                                     time.Duration
+	pause, soakFor                            time.Duration
 	network, dir, binary, out                 string
 }
 
@@ -65,8 +66,8 @@ func (o *options) validate() error {
 		return fmt.Errorf("-nodes %d: want 3 to 5", o.nodes)
 	case o.partitions < 1 || o.partitions > 64:
 		return fmt.Errorf("-partitions %d: want 1 to 64", o.partitions)
-	case o.inspect < 1 || o.pause < 0:
-		return fmt.Errorf("-inspect %d -pause %v: want at least 1, and at least 0", o.inspect, o.pause)
+	case o.inspect < 1 || o.pause < 0 || o.soakFor < 0:
+		return fmt.Errorf("-inspect %d -pause %v -soak %v: want at least 1, at least 0, at least 0", o.inspect, o.pause, o.soakFor)
 	case !slices.Contains([]string{"auto", "on", "off"}, o.network):
 		return fmt.Errorf("-network %q: want auto, on or off", o.network)
 	}
@@ -122,8 +123,11 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer c.cluster.killAll()
-	fmt.Printf("campaign: seed %d, rounds %d to %d, %d nodes in %s, links can be cut: %v\n",
-		o.seed, o.first, o.first+o.rounds-1, o.nodes, o.dir, w.tag != "")
+	what := fmt.Sprintf("rounds %d to %d", o.first, o.first+o.rounds-1)
+	if o.soakFor > 0 {
+		what = fmt.Sprintf("load for %v", o.soakFor)
+	}
+	fmt.Printf("campaign: seed %d, %s, %d nodes in %s, links can be cut: %v\n", o.seed, what, o.nodes, o.dir, w.tag != "")
 	err = c.run(ctx)
 	c.summarize()
 	if err == nil && !kept {
@@ -156,6 +160,22 @@ func (c *campaign) run(ctx context.Context) error {
 	}
 	load := startLoad(ctx, c.cluster, c.ledger, topicName, c.seed+uint64(c.first), c.pause)
 	defer load.end()
+	work := c.allRounds
+	if c.soakFor > 0 {
+		work = c.soak
+	}
+	if err := work(ctx); err != nil {
+		return err
+	}
+	load.endWriting()
+	if err := c.allRead(ctx); err != nil {
+		return err
+	}
+	load.end()
+	return c.inspectAll(ctx)
+}
+
+func (c *campaign) allRounds(ctx context.Context) error {
 	for i := range c.rounds {
 		n := c.first + i
 		if err := c.round(ctx, planRound(c.seed, n, c.nodes, c.cluster.net.tag != "")); err != nil {
@@ -170,12 +190,7 @@ func (c *campaign) run(ctx context.Context) error {
 			}
 		}
 	}
-	load.endWriting()
-	if err := c.allRead(ctx); err != nil {
-		return err
-	}
-	load.end()
-	return c.inspectAll(ctx)
+	return nil
 }
 
 // startAll starts the nodes and waits until all are ready.
@@ -367,8 +382,10 @@ func (c *campaign) summarize() {
 		}
 	}
 	sums, violations := c.ledger.sums()
-	fmt.Printf("campaign: %d rounds; the others served after %s, all served %s after it healed\n",
-		len(c.reports), spread(served), spread(healed))
+	if len(c.reports) > 0 {
+		fmt.Printf("campaign: %d rounds; the others served after %s, all served %s after it healed\n",
+			len(c.reports), spread(served), spread(healed))
+	}
 	fmt.Printf("campaign: %d records sent: %d acknowledged, %d unknown, %d rejected; %d read; %d acknowledged and unread; %d violations\n",
 		sums.Sent, sums.Acked, sums.Unknown, sums.Rejected, sums.Read, c.ledger.unread(), len(violations))
 }
