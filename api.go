@@ -2,6 +2,7 @@ package stele
 
 import (
 	"context"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/storage"
@@ -47,6 +48,12 @@ func FromStart() Start { return topic.FromStart() }
 
 // FromOffset begins at an offset.
 func FromOffset(o Offset) Start { return topic.FromOffset(o) }
+
+// FromTime begins at the first record that was appended at t or later, by the
+// clock of the partition's leader and to the millisecond; at the end if there is
+// none. Append times never step back along a partition, so that the answer is the
+// same on all nodes. Timestamps that producers set do not matter.
+func FromTime(t time.Time) Start { return topic.FromTime(t) }
 
 // FromEnd begins after the last record that can be read when the reader begins.
 func FromEnd() Start { return topic.FromEnd() }

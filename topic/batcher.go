@@ -2,6 +2,7 @@ package topic
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/raftlog"
@@ -34,6 +35,8 @@ type proposer interface {
 //     do not wait for each other.
 //   - Closed batches are proposed in the order in which they were closed, up
 //     to a number and a size at once; whoever proposes encodes them.
+//   - Their append stamps never step back: an entry that would be stamped before
+//     what was applied, or proposed, gets that stamp.
 //
 // The naive way, a batch per call, costs a raft entry per record; two open
 // anonymous batches at once were measured to gain nothing.
@@ -48,6 +51,8 @@ type batcher struct {
 	maxFlying   int // their bytes; one alone may be larger
 	clock       clock.Clock
 	builders    *Builders
+	latest      atomic.Int64 // append stamp that was applied, ms
+	proposed    int64        // last append stamp, ms; of whoever is proposing
 
 	mu struct {
 		sync.Mutex
@@ -229,11 +234,17 @@ func (b *batcher) proposeAndUnlock() {
 		b.mu.flying += e.size
 		group := b.mu.group
 		b.mu.Unlock()
+		b.proposed = max(b.proposed, b.latest.Load())
 		if e.builder != nil {
+			e.builder.stamp = max(e.builder.stamp, b.proposed)
 			e.data = e.builder.Build(BatchInfo{Incarnation: b.incarnation, Codec: b.codec})
 			b.builders.put(e.builder)
 			e.builder = nil
 		}
+		if batch := (Batch{e.data}); batch.Stamp() < b.proposed {
+			batch.setStamp(b.proposed)
+		}
+		b.proposed = Batch{e.data}.Stamp()
 		group.Propose(e.data, e.proposed)
 		b.mu.Lock()
 	}

@@ -47,6 +47,14 @@
 // was shown before. A reader carries the highest watermark that it has seen,
 // and a replica that is behind it says so.
 //
+// # Times
+//
+// Every batch carries the clock of the leader that proposed it, its append
+// stamp. Along a partition stamps never step back: a leader gives no batch an
+// earlier one than it knows of, and what a leader stamped that did not know all
+// yet is refused where it is applied, and sent again. So the first record since
+// a time (FromTime) is the same on all replicas, and is found by halves.
+//
 // # Managers
 //
 // A Manager is a node's part in all topics. Its reconciler makes the node hold

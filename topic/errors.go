@@ -12,6 +12,9 @@ import (
 // the call that returned it. Who repeats a call whose first attempt ended
 // unknown, and is then refused, knows of the first attempt no more than before.
 var (
+	// errStampBehind refuses what a new leader stamped before it had applied all
+	// that earlier ones did, by a clock that is behind theirs. Retry: it has now.
+	errStampBehind = raftlog.Retry(errors.New("topic: the batch was stamped before the last one"))
 	// ErrTopicIncarnationMismatch refuses a batch that is stamped with another
 	// life of the topic's name. Nothing was appended; look the topic up anew.
 	ErrTopicIncarnationMismatch = raftlog.Retry(errors.New("topic: incarnation mismatch: the topic was deleted, or deleted and created again"))

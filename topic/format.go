@@ -17,7 +17,8 @@ package topic
 //	    32    4  producer epoch
 //	    36    4  records size       in bytes, decompressed
 //	    40    8  first sequence     of the producer in this partition and epoch
-//	    48    8  append stamp       the leader's clock, ms since 1970 UTC
+//	    48    8  append stamp       the leader's clock, ms since 1970 UTC; not before
+//	                                that of the batch before it
 //	    56    8  max timestamp      of its records, ms since 1970 UTC
 //	    64   16  incarnation        of the topic
 //	    80       records            as the codec left them

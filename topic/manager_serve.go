@@ -25,6 +25,7 @@ func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method st
 		methodProduce: m.serveProduce,
 		methodFetch:   m.serveFetch,
 		methodOffsets: m.serveOffsets,
+		methodSince:   m.serveSince,
 		methodSeal:    m.serveSeal,
 	}[method]
 	if serve == nil {
@@ -144,6 +145,24 @@ func (m *Manager) serveOffsets(ctx context.Context, r *replica, flags byte, _ []
 		return nil, err
 	}
 	return encodeOffsets(o), nil
+}
+
+func (m *Manager) serveSince(ctx context.Context, r *replica, _ byte, body []byte) ([]byte, error) {
+	stamp, err := decodeSince(body)
+	if err != nil {
+		return nil, err
+	}
+	if r.ending.Load() {
+		return nil, ErrTopicDeleted
+	}
+	o, err := r.offsets(ctx, true)
+	if err == nil {
+		err = r.since(&o, stamp)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return encodeSinceIs(o), nil
 }
 
 func (m *Manager) serveSeal(ctx context.Context, r *replica, _ byte, _ []byte) ([]byte, error) {

@@ -53,6 +53,9 @@ func (p *Partition) Apply(entries []raftlog.Entry, results []raftlog.Result) err
 		}
 		results[i] = result(a.apply(e.Index, e.Kind, e.Data))
 	}
+	if a.state != nil {
+		p.batches.latest.Store(a.state.producers.now)
+	}
 	return nil
 }
 

@@ -10,6 +10,8 @@ import (
 //   - next is the number of records in all entries with VerdictData, so that
 //     offsets are gapless (P1).
 //   - After a seal no entry has VerdictData.
+//   - The append stamps of entries with VerdictData never step back, whichever
+//     leaders' clocks they are of, so that an offset can be found by its stamp.
 type partitionState struct {
 	incarnation storage.Incarnation
 	index       storage.Index  // of the last entry
@@ -58,6 +60,7 @@ func (s *partitionState) apply(index storage.Index, kind storage.EntryKind, data
 }
 
 func (s *partitionState) applyData(b Batch) decision {
+	latest := s.producers.now
 	s.producers.Advance(b.Stamp())
 	base, duplicate, err := s.producers.Check(b.Producer(), b.Count())
 	switch {
@@ -65,6 +68,8 @@ func (s *partitionState) applyData(b Batch) decision {
 		return s.refuse(err)
 	case duplicate:
 		return decision{verdict: storage.VerdictDuplicate, base: base, count: b.Count()}
+	case b.Stamp() < latest:
+		return s.refuse(errStampBehind)
 	}
 	d := decision{verdict: storage.VerdictData, base: s.next, count: b.Count()}
 	s.producers.Appended(b.Producer(), b.Count(), s.next)

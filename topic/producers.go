@@ -95,7 +95,7 @@ func NewProducers() *Producers {
 func (p *Producers) Len() int { return len(p.byID) }
 
 // Advance tells the append stamp of the next batch and forgets who has not
-// written for ProducerExpiry. Stamps may go back; the latest counts.
+// written for ProducerExpiry. Of stamps that go back, the latest counts.
 func (p *Producers) Advance(stamp int64) {
 	p.now = max(p.now, stamp)
 	for p.oldest != nil && p.oldest.lastAppend < p.now-ProducerExpiry.Milliseconds() {

@@ -18,6 +18,7 @@ type machine struct {
 	state *topic.State
 	index storage.Index
 	now   time.Time
+	last  time.Time // append stamp, which never steps back
 }
 
 func newMachine() *machine {
@@ -35,7 +36,10 @@ func (m *machine) batch(id, epoch, first, count int) []byte {
 		Incarnation: someIncarnation,
 		Producer:    topic.ProducerBatch{ID: topic.ProducerID(id), Epoch: topic.ProducerEpoch(epoch), First: topic.Sequence(first)},
 	}
-	return encode(info, m.now, make([]topic.Record, count)...)
+	if m.now.After(m.last) {
+		m.last = m.now
+	}
+	return encode(info, m.last, make([]topic.Record, count)...)
 }
 
 // reopen goes on with a state that was encoded and decoded.
@@ -175,7 +179,7 @@ func TestProducersModel(t *testing.T) {
 		state, err := topic.ReadSnapshot(snapshot, someIncarnation)
 		require.NoError(t, err)
 		m := &producersModel{
-			machine: &machine{state: state, index: full.index, now: someTime}, next: topic.MaxProducers - 3,
+			machine: &machine{state: state, index: full.index, now: someTime, last: someTime}, next: topic.MaxProducers - 3,
 			appended: map[attempt]storage.Offset{}, records: map[[3]int]storage.Offset{}, epochs: map[int]int{},
 			ends: map[[2]int]int{}, last: map[int]time.Time{}, clock: someTime, freshID: topic.MaxProducers,
 		}

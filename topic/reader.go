@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -17,6 +18,7 @@ import (
 type Start struct {
 	kind   startKind
 	offset storage.Offset
+	stamp  int64
 }
 
 type startKind uint8
@@ -25,6 +27,7 @@ const (
 	startFirst startKind = iota
 	startOffset
 	startEnd
+	startTime
 )
 
 // FromStart begins at the first record that the partition holds.
@@ -36,6 +39,16 @@ func FromOffset(o storage.Offset) Start { return Start{kind: startOffset, offset
 // FromEnd begins behind every record that was acknowledged before NewReader was
 // called.
 func FromEnd() Start { return Start{kind: startEnd} }
+
+// FromTime begins at the first record that was appended at t or later, as the
+// leader's clock said, to the millisecond; behind every record that was
+// acknowledged before NewReader was called if there is none.
+//
+// Append times never step back along a partition, however the clocks of its
+// leaders differ: a batch counts as appended when the one before it was, at
+// least. So there is one answer, the same on all replicas. The timestamps of
+// records, which producers set, do not matter.
+func FromTime(t time.Time) Start { return Start{kind: startTime, stamp: stampOf(t)} }
 
 // ReadRecord is a record and where it is.
 type ReadRecord struct {
@@ -114,12 +127,13 @@ func (m *Manager) newReader(ctx context.Context, p TopicPartition, start Start) 
 	return r, nil
 }
 
-// start finds the first offset. The end, and an offset that the first replica
-// does not have, need a linearizable read: a replica may be behind.
+// start finds the first offset. The end, a time, and an offset that the first
+// replica does not have, need a linearizable read: a replica may be behind.
 func (r *Reader) start(ctx context.Context, at Start) error {
-	o, err := r.offsets(ctx, at.kind == startEnd)
+	q := query{linearizable: at.kind == startEnd || at.kind == startTime, searches: at.kind == startTime, stamp: at.stamp}
+	o, err := r.offsets(ctx, q)
 	if err == nil && at.kind == startOffset && (at.offset < o.start || at.offset > o.end) {
-		o, err = r.offsets(ctx, true)
+		o, err = r.offsets(ctx, query{linearizable: true})
 	}
 	if err != nil {
 		return err
@@ -129,6 +143,8 @@ func (r *Reader) start(ctx context.Context, at Start) error {
 		r.next = o.start
 	case startEnd:
 		r.next = o.end
+	case startTime:
+		r.next = o.at
 	case startOffset:
 		if at.offset < o.start || at.offset > o.end {
 			return r.outOfRange(at.offset, o.start, o.end)

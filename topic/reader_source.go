@@ -187,30 +187,44 @@ func (r *Reader) elsewhere() storage.NodeID {
 	return nodes[r.away%len(nodes)]
 }
 
-// offsets returns what a replica shows, until ctx ends. Linearizable: not less
-// than what any replica had shown before the call.
-func (r *Reader) offsets(ctx context.Context, linearizable bool) (offsets, error) {
+// query asks a replica what it shows.
+type query struct {
+	linearizable bool  // not less than what any replica had shown before the call
+	searches     bool  // for the first offset of the stamp or a later one; linearizable
+	stamp        int64 // ms
+}
+
+// request makes the call of another node that asks the same.
+func (q query) request(a address) (method string, request []byte, decode func([]byte) (offsets, error)) {
+	switch {
+	case q.searches:
+		return methodSince, encodeSince(a, q.stamp), decodeSinceIs
+	case q.linearizable:
+		return methodOffsets, a.append(nil, flagLinearizable), decodeOffsets
+	}
+	return methodOffsets, a.append(nil, 0), decodeOffsets
+}
+
+// offsets returns what a replica shows, until ctx ends.
+func (r *Reader) offsets(ctx context.Context, q query) (offsets, error) {
 	ctx, cancel := until(ctx, r.life)
 	defer cancel()
-	var flags byte
-	if linearizable {
-		flags = flagLinearizable
-	}
 	var b backoff
 	var last error
 	for {
 		if err := r.closed(ctx); err != nil {
 			return offsets{}, because(err, last)
 		}
-		o, err := r.offsetsHere(ctx, linearizable)
+		o, err := r.offsetsHere(ctx, q)
 		if err == nil {
 			return o, nil
 		}
 		if node := r.elsewhere(); node != 0 {
+			method, request, decode := q.request(r.address)
 			var response []byte
-			response, err = r.m.call(ctx, node, methodOffsets, r.append(nil, flags), 0)
+			response, err = r.m.call(ctx, node, method, request, 0)
 			if err == nil {
-				o, err = decodeOffsets(response)
+				o, err = decode(response)
 			}
 			if err == nil {
 				return o, nil
@@ -227,7 +241,7 @@ func (r *Reader) offsets(ctx context.Context, linearizable bool) (offsets, error
 	}
 }
 
-func (r *Reader) offsetsHere(ctx context.Context, linearizable bool) (offsets, error) {
+func (r *Reader) offsetsHere(ctx context.Context, q query) (offsets, error) {
 	replica := r.m.replica(r.address)
 	switch {
 	case replica == nil:
@@ -237,7 +251,10 @@ func (r *Reader) offsetsHere(ctx context.Context, linearizable bool) (offsets, e
 	}
 	ctx, cancel := within(ctx, r.m.cfg.Clock, r.m.cfg.CallTimeout)
 	defer cancel()
-	o, err := replica.offsets(ctx, linearizable)
+	o, err := replica.offsets(ctx, q.linearizable)
+	if err == nil && q.searches {
+		err = replica.since(&o, q.stamp)
+	}
 	if err != nil && raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown {
 		err = readError(err)
 	}

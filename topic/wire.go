@@ -26,6 +26,7 @@ import (
 //	                38    4  max bytes
 //	                42    4  wait          at most this long for records, in ms
 //	topic.offsets   22                     nothing more
+//	topic.since     22    8  stamp         ms since 1970 UTC
 //	topic.seal      22                     nothing more
 //
 // A response says what became of the call, so that errors survive whatever
@@ -43,11 +44,17 @@ import (
 //	                26       batches
 //	topic.offsets    2    8  start
 //	                10    8  high watermark
+//	topic.since      2    8  start         as of topic.offsets, linearizable
+//	                10    8  high watermark
+//	                18    8  offset        of the first record appended at the
+//	                                       stamp or later; the high watermark if
+//	                                       there is none
 //	topic.seal       2                     nothing more
 const (
 	methodProduce = "topic.produce"
 	methodFetch   = "topic.fetch"
 	methodOffsets = "topic.offsets"
+	methodSince   = "topic.since"
 	methodSeal    = "topic.seal"
 
 	wireVersion = 1
@@ -196,7 +203,40 @@ func decodeFetched(resp []byte) (f Fetched, err error) {
 }
 
 // offsets are what a partition holds.
-type offsets struct{ start, end storage.Offset }
+type offsets struct {
+	start, end storage.Offset
+	at         storage.Offset // that was searched for
+}
+
+func encodeSince(a address, stamp int64) []byte {
+	return appendOffset(a.append(make([]byte, 0, wireAddress+8), 0), storage.Offset(stamp))
+}
+
+func decodeSince(body []byte) (stamp int64, err error) {
+	if len(body) != 8 {
+		return 0, malformed("since of %d bytes", len(body))
+	}
+	return int64(readOffset(body)), nil
+}
+
+func encodeSinceIs(o offsets) []byte {
+	return appendOffset(appendOffset(appendOffset(responseHead(24), o.start), o.end), o.at)
+}
+
+func decodeSinceIs(resp []byte) (o offsets, err error) {
+	body, err := decodeResponse(resp)
+	if err != nil {
+		return o, err
+	}
+	if len(body) != 24 {
+		return o, raftlog.Retry(malformed("since in %d bytes", len(body)))
+	}
+	o = offsets{start: readOffset(body), end: readOffset(body[8:]), at: readOffset(body[16:])}
+	if o.start < 0 || o.at < o.start || o.end < o.at {
+		return o, raftlog.Retry(malformed("offset %d of [%d, %d)", o.at, o.start, o.end))
+	}
+	return o, nil
+}
 
 func encodeOffsets(o offsets) []byte {
 	return appendOffset(appendOffset(responseHead(16), o.start), o.end)
@@ -210,7 +250,7 @@ func decodeOffsets(resp []byte) (o offsets, err error) {
 	if len(body) != 16 {
 		return o, raftlog.Retry(malformed("offsets in %d bytes", len(body)))
 	}
-	o = offsets{readOffset(body), readOffset(body[8:])}
+	o = offsets{start: readOffset(body), end: readOffset(body[8:])}
 	if o.start < 0 || o.end < o.start {
 		return o, raftlog.Retry(malformed("offsets [%d, %d)", o.start, o.end))
 	}

@@ -31,8 +31,10 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"seal", a.append(nil, 0)},
 		{"produced", encodeProduced(11)},
 		{"fetched", append(fetched, "xyz"...)},
-		{"offsets_are", encodeOffsets(offsets{2, 12})},
+		{"offsets_are", encodeOffsets(offsets{start: 2, end: 12})},
 		{"sealed", responseHead(0)},
+		{"since", encodeSince(a, 1_700_000_000_000)},
+		{"since_is", encodeSinceIs(offsets{2, 12, 7})},
 	}
 }
 
@@ -44,7 +46,9 @@ func DecodeAll(data []byte) []error {
 	_, produced := decodeProduced(data)
 	_, fetched := decodeFetched(data)
 	_, are := decodeOffsets(data)
-	return []error{err, produce, fetch, produced, fetched, are}
+	_, since := decodeSince(body)
+	_, sinceIs := decodeSinceIs(data)
+	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs}
 }
 
 // EncodeProduce is the call that appends a batch.
