@@ -117,6 +117,20 @@ type Config struct {
 	// again. A single record of any permitted size passes when nothing waits.
 	// Default 8 MiB, 64 KiB to 1 GiB.
 	UncommittedBytes int64
+
+	// DiskReserve is how many bytes of the disk are not for records. Half of it
+	// the node holds in files of its own (<Dir>/reserve), which it gives back when
+	// its writes find no room, so that a disk that others fill up does not end it.
+	// When less than the reserve is left producers and new topics are refused
+	// with *DiskFullError until there is room again; see DiskStatus.Full. Default
+	// 256 MiB, 1 MiB to 1 TiB; negative: none, and the disk must never be full.
+	// What one second's records and a checkpoint need should fit.
+	DiskReserve int64
+	// DiskStallTimeout is how long a write and sync of the journal may take before
+	// the disk counts as stalled, and the node hands its leaderships over.
+	// Default 2 s, 100 ms to 1 h. It should be longer than the slowest sync of a
+	// disk that is well.
+	DiskStallTimeout time.Duration
 }
 
 const (
@@ -148,6 +162,8 @@ func (c Config) withDefaults() Config {
 	orInt64(&c.JournalBytes, 128<<20)
 	orInt64(&c.SegmentBytes, 64<<20)
 	orInt64(&c.UncommittedBytes, 8<<20)
+	orInt64(&c.DiskReserve, 256<<20)
+	orDuration(&c.DiskStallTimeout, 2*time.Second)
 	switch {
 	case c.Logger == nil && c.LogHandler != nil:
 		c.Logger, c.LogHandler = zap.New(NewSlogCore(c.LogHandler), zap.AddCaller()), nil
@@ -285,7 +301,7 @@ func (c *Config) raftlog(node raftlog.NodeID, store *storage.Store, sender raftl
 	return raftlog.Config{
 		Node: node, Store: store, Sender: sender, Logger: c.Logger.Named("raftlog"),
 		Tick: c.Tick, ElectionTicks: c.ElectionTicks, HeartbeatTicks: c.HeartbeatTicks,
-		MaxUncommittedBytes: c.UncommittedBytes,
+		MaxUncommittedBytes: c.UncommittedBytes, StallTimeout: c.DiskStallTimeout,
 	}
 }
 
@@ -357,6 +373,8 @@ func (c *Config) validateRanges() error {
 		{"CallTimeout", c.CallTimeout, c.CallTimeout >= 100*time.Millisecond && c.CallTimeout <= 10*time.Minute, "100ms to 10m"},
 		{"JournalBytes", c.JournalBytes, c.JournalBytes >= 16<<10 && c.JournalBytes <= 1<<30, "16 KiB to 1 GiB"},
 		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
+		{"DiskReserve", c.DiskReserve, c.DiskReserve < 0 || c.DiskReserve >= 1<<20 && c.DiskReserve <= 1<<40, "1 MiB to 1 TiB, or negative for none"},
+		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
 	} {
 		if !r.ok {

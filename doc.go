@@ -87,6 +87,10 @@
 //
 //	metric                             kind       labels     what
 //	stele_ready                        gauge      -          1 if the node can serve
+//	stele_disk_free_bytes              gauge      -          that the file system would give the node
+//	stele_disk_ballast_bytes           gauge      -          that the node holds in reserve and can give back
+//	stele_disk_full                    gauge      -          1 if producers are refused: less than the reserve is left
+//	stele_disk_stalled                 gauge      -          1 if the journal's disk does not answer: the node leads nothing
 //	stele_groups                       gauge      -          raft groups that run on the node
 //	stele_groups_failed                gauge      -          groups that stopped on the node
 //	stele_groups_led                   gauge      -          groups that the node leads (metadata and partitions)
@@ -96,6 +100,7 @@
 //	stele_journal_bytes_total          counter    -          of entries in them
 //	stele_journal_sync_seconds         histogram  -          write and sync of a round
 //	stele_journal_rotations_total      counter    -          journal files that were begun
+//	stele_journal_stalls_total         counter    -          rounds that took longer than Config.DiskStallTimeout
 //	stele_checkpoints_total            counter    -          checkpoints that were written
 //	stele_proposals_total              counter    -          accepted by a leader's log here
 //	stele_proposals_failed_total       counter    -          refused, or ended unknown
@@ -127,6 +132,8 @@
 //
 //	stele_ready == 0                                      for 1m   Node.Readiness says why
 //	stele_replicas_failed > 0                             for 1m   Status().Partitions says which and why
+//	stele_disk_full == 1                                           producers are refused: make room
+//	increase(stele_journal_stalls_total[1h]) > 2                   the disk of the journal hangs
 //	rate(stele_leadership_lost_total[5m]) > 0.1           for 10m  leaders come and go: a slow disk or network
 //	rate(stele_proposals_overloaded_total[5m]) > 0        for 5m   more is produced than a quorum takes
 //	histogram_quantile(0.99, rate(stele_journal_sync_seconds_bucket[5m])) > 0.5

@@ -27,6 +27,10 @@ func newMetrics(n *Node) (*metrics, error) {
 		labels     []string
 	}{
 		{"ready", "1 if the node can serve.", nil},
+		{"disk_free_bytes", "Bytes that the file system would give the node.", nil},
+		{"disk_ballast_bytes", "Bytes that the node holds in reserve.", nil},
+		{"disk_full", "1 if less than the reserve is left.", nil},
+		{"disk_stalled", "1 if the journal's disk does not answer.", nil},
 		{"groups_led", "Raft groups that the node leads.", nil},
 		{"replicas_failed", "Replicas of partitions on the node that take no part or cannot be opened.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
@@ -94,6 +98,7 @@ func hostNumbers() []number {
 		counter("journal_rounds_total", "Writes and syncs of the journal.", func(s *raftlog.Stats) uint64 { return s.Rounds }),
 		counter("journal_bytes_total", "Bytes of entries written to the journal.", func(s *raftlog.Stats) uint64 { return s.RoundBytes }),
 		counter("journal_rotations_total", "Generations of the journal that were begun.", func(s *raftlog.Stats) uint64 { return s.Rotations }),
+		counter("journal_stalls_total", "Rounds of the journal that took longer than the stall timeout.", func(s *raftlog.Stats) uint64 { return s.Stalls }),
 		counter("checkpoints_total", "Checkpoint tables that were written.", func(s *raftlog.Stats) uint64 { return s.Checkpoints }),
 		counter("proposals_total", "Proposals accepted by a leader's log.", func(s *raftlog.Stats) uint64 { return s.Proposals }),
 		counter("proposals_failed_total", "Proposals refused or of unknown outcome.", func(s *raftlog.Stats) uint64 { return s.ProposalsFailed }),
@@ -118,11 +123,8 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 // Collect reads the counters of the parts; of a node that is not part of a
 // cluster yet there are only those of the network.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
-	ready := 0.0
-	if m.node.Readiness().Ready() {
-		ready = 1
-	}
-	m.send(out, "ready", prometheus.GaugeValue, ready)
+	m.send(out, "ready", prometheus.GaugeValue, one(m.node.Readiness().Ready()))
+	m.collectDisk(out)
 	m.collectTransport(out, m.node.net.transport.Stats())
 	m.collectEvents(out, m.node.events)
 	if p := m.node.net.parts.Load(); p != nil {
@@ -137,6 +139,24 @@ func (m *metrics) send(out chan<- prometheus.Metric, name string, kind prometheu
 
 func (m *metrics) count(out chan<- prometheus.Metric, name string, value uint64, labels ...string) {
 	m.send(out, name, prometheus.CounterValue, float64(value), labels...)
+}
+
+func (m *metrics) collectDisk(out chan<- prometheus.Metric) {
+	d := m.node.diskStatus()
+	for name, value := range map[string]float64{
+		"disk_free_bytes": float64(d.Free), "disk_ballast_bytes": float64(d.Ballast),
+		"disk_full": one(d.Full), "disk_stalled": one(d.Stalled > 0),
+	} {
+		m.send(out, name, prometheus.GaugeValue, value)
+	}
+}
+
+// one is 1 for true.
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (m *metrics) collectHost(out chan<- prometheus.Metric, s raftlog.Stats) {

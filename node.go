@@ -30,11 +30,12 @@ type Node struct {
 	net     *network
 	genesis *membership.Genesis
 	metrics *metrics
+	disk    *diskWatch
 	events  *eventLoop
 
 	life    context.Context // ends when the node is closed
 	end     context.CancelFunc
-	running sync.WaitGroup // forming the cluster, watching addresses
+	running sync.WaitGroup // forming the cluster, watching the disk
 
 	closed chan struct{} // closed when nothing runs any more
 	result error         // of Close; valid when closed is
@@ -77,14 +78,16 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, raftlog.Retry(err)
 	}
+	disk := newDiskWatch()
 	store, err := storage.Open(storage.Config{
 		FS: cfg.FS, Dir: cfg.Dir, Name: cfg.Name, Cluster: cfg.Cluster,
 		JournalFileSize: cfg.JournalBytes, SegmentSize: cfg.SegmentBytes, Logger: cfg.Logger.Named("storage"),
+		Reserve: max(0, cfg.DiskReserve), OnFull: disk.noRoom,
 	})
 	if err != nil {
 		return nil, refusedUnless(err)
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger, store: store, net: &network{}, closed: make(chan struct{})}
+	n := &Node{cfg: cfg, log: cfg.Logger, store: store, disk: disk, net: &network{}, closed: make(chan struct{})}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.mu.changed = make(chan struct{})
 	n.events = newEventLoop(n)
@@ -92,6 +95,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		n.end()
 		return nil, refusedUnless(errors.Join(err, store.Close()))
 	}
+	n.running.Go(func() { n.watchDisk(n.life) })
 	n.events.start()
 	return n, nil
 }
@@ -208,10 +212,10 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 		belongs.members[node] = Peer{Name: m.Name, Addr: n.cfg.addrOf(m.Name, m.Addr)}
 	}
 	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
-	if err := n.cfg.FS.MkdirAll(metaDir, 0o755); err != nil {
+	if err := n.store.FS().MkdirAll(metaDir, 0o755); err != nil {
 		return fmt.Errorf("stele: make %s: %w", metaDir, err)
 	}
-	if err := keepSettings(n.cfg.FS, metaDir, &n.cfg); err != nil {
+	if err := keepSettings(n.store.FS(), metaDir, &n.cfg); err != nil {
 		return err
 	}
 	n.net.belongs.Store(belongs)
@@ -229,12 +233,13 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	var err error
 	groups := n.cfg.raftlog(id.Node, n.store, n.net)
 	groups.StepHook = n.events.stepHook()
+	groups.OnDisk = n.noteChange
 	if p.host, err = raftlog.Open(groups); err != nil {
 		return err
 	}
 	replica := raftlog.ReplicaID(id.Node) // of the metadata group: the genesis numbers both alike
 	if p.meta, err = metastore.Open(ctx, metastore.Config{
-		Host: p.host, FS: n.cfg.FS, Dir: n.cfg.FS.PathJoin(metaDir, "db"),
+		Host: p.host, FS: n.store.FS(), Dir: n.cfg.FS.PathJoin(metaDir, "db"),
 		Node: id.Node, Replica: replica, Genesis: genesis, Caller: n.net,
 		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout,
 		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),

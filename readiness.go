@@ -18,14 +18,18 @@ const (
 	NotListed         ReadinessCode = "not-listed"          // a cluster exists without this life of the node
 	NoLeader          ReadinessCode = "no-leader"           // the metadata group has none in view
 	CatchingUp        ReadinessCode = "catching-up"         // this node's metadata may be old
+	DiskStalled       ReadinessCode = "disk-stalled"        // its disk does not answer; it leads nothing
 	Failed            ReadinessCode = "failed"              // see Reason; only reopening helps
 	Closed            ReadinessCode = "closed"
 )
 
 // Readiness says whether a node can serve, and if not, why.
 type Readiness struct {
-	Code   ReadinessCode
-	Reason string // a sentence for a person; empty if ready
+	Code ReadinessCode
+	// Reason is a sentence for a person. It is empty if the node is ready and
+	// nothing is wrong with it. A node whose disk is full is ready, since it
+	// serves all reads, and says so here.
+	Reason string
 }
 
 // Ready reports whether the node can serve.
@@ -66,11 +70,17 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	if err := p.failure(); err != nil {
 		return Readiness{Failed, err.Error()}, leaderChanged, nil
 	}
+	if late := p.host.Stalled(); late > 0 {
+		return Readiness{DiskStalled, fmt.Sprintf("the journal's disk has not answered for %v", late)}, changed, nil
+	}
 	switch {
 	case leader == 0:
 		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged, nil
 	case !p.meta.AppliedCaughtUp():
 		return Readiness{CatchingUp, p.meta.CatchingUp()}, leaderChanged, p.meta.CaughtUp()
+	}
+	if full := fullError(n.diskStatus()); full != nil {
+		return Readiness{Ready, full.Error()}, leaderChanged, nil
 	}
 	return Readiness{Code: Ready}, leaderChanged, nil
 }

@@ -29,6 +29,7 @@ type Status struct {
 	Node      NodeID // 0 until the node is part of a cluster
 	ClusterID storage.ClusterID
 	Readiness Readiness
+	Disk      DiskStatus
 
 	MetadataLeader NodeID // 0: none in view
 	Metadata       GroupStatus
@@ -38,7 +39,7 @@ type Status struct {
 // Status returns what the node knows of itself, without asking others.
 func (n *Node) Status() Status {
 	id := n.store.Identity()
-	s := Status{Name: n.cfg.Name, Addr: n.Addr(), Node: id.Node, ClusterID: id.ClusterID, Readiness: n.Readiness()}
+	s := Status{Name: n.cfg.Name, Addr: n.Addr(), Node: id.Node, ClusterID: id.ClusterID, Readiness: n.Readiness(), Disk: n.diskStatus()}
 	if p := n.net.parts.Load(); p != nil {
 		s.MetadataLeader, _ = p.meta.Leader()
 		s.Metadata = p.meta.GroupStatus()

@@ -25,6 +25,19 @@ func encodeCommand(c command) []byte {
 	return c.appendBody(append(b, commandVersion))
 }
 
+// essential reports whether a command is taken in on a full disk too: all but
+// those that bring more records.
+func essential(command []byte) bool {
+	if len(command) < 2 {
+		return false
+	}
+	switch commandType(binary.BigEndian.Uint16(command)) {
+	case typeCreateTopic, typeAllocateProducer:
+		return false
+	}
+	return true
+}
+
 // decodeCommand reads what encodeCommand wrote. Of a command that a newer
 // build made it returns an *UnknownCommandError.
 func decodeCommand(b []byte) (command, error) {

@@ -83,11 +83,12 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	kick := make(chan struct{}, 1)
 	at := m.applied()
 	options := raftlog.GroupOptions{
-		Group:   raftlog.MetadataGroup,
-		Replica: config.Replica,
-		Peers:   map[raftlog.ReplicaID]raftlog.NodeID{},
-		Machine: m,
-		State:   &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
+		Group:     raftlog.MetadataGroup,
+		Replica:   config.Replica,
+		Peers:     map[raftlog.ReplicaID]raftlog.NodeID{},
+		Machine:   m,
+		Essential: essential,
+		State:     &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
 		OnStatus: func(st raftlog.Status) {
 			if st.Failed != nil {
 				s.fail(st.Failed)

@@ -126,3 +126,7 @@ func (b Batch) checksum() uint32 {
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// isSeal reports whether an entry ends its partition: that is taken in on a full
+// disk too, since it is what deleting a topic takes.
+func isSeal(entry []byte) bool { return len(entry) > offKind && Kind(entry[offKind]) == KindSeal }

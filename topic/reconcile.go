@@ -240,6 +240,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 	}
 	r.group, err = rc.cfg.Host.OpenGroup(raftlog.GroupOptions{
 		Group: a.Partition.Group, Replica: a.Replica, Peers: peers, Create: &begin, Machine: part, OnStatus: func(s raftlog.Status) { rc.noteStatus(r, s) },
+		Essential: isSeal,
 	})
 	if err != nil {
 		part.Close()
