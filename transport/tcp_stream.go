@@ -20,15 +20,20 @@ type tcpStream struct {
 	pieces chan []byte // closed at the end of the peer's bytes
 	end    error       // readable after pieces closed
 
-	rest       []byte        // the reader's
-	unwanted   chan struct{} // closed: pieces are thrown away
-	close1     sync.Once     // of unwanted
-	finished   atomic.Bool   // the peer's handler returned: it reads no more
+	rest       []byte          // the reader's
+	unwanted   chan struct{}   // closed: pieces are thrown away
+	close1     sync.Once       // of unwanted
+	writing    context.Context // ends with the connection, and when nothing more may be written
+	stopWrites context.CancelFunc
+	finished   atomic.Bool // the peer's handler returned: it reads no more
 	writeEnded atomic.Bool
+	putting    sync.Mutex // held while a piece gets its place: none is behind the end
 }
 
 func newTCPStream(c *conn) *tcpStream {
-	return &tcpStream{c: c, pieces: make(chan []byte, inflight), unwanted: make(chan struct{})}
+	s := &tcpStream{c: c, pieces: make(chan []byte, inflight), unwanted: make(chan struct{})}
+	s.writing, s.stopWrites = context.WithCancel(c.ctx)
+	return s
 }
 
 // receive reads the connection until it ends. It ends pieces exactly once.
@@ -119,18 +124,30 @@ func (s *tcpStream) broken() error {
 // Write implements Stream.
 func (s *tcpStream) Write(b []byte) (int, error) {
 	for written := 0; ; {
-		if s.writeEnded.Load() || s.finished.Load() || s.isUnwanted() {
+		if s.writesEnded() {
 			return written, io.ErrClosedPipe
 		}
 		if written == len(b) {
 			return written, nil
 		}
 		piece := append([]byte(nil), b[written:min(len(b), written+maxData)]...)
-		if !s.c.out.put(s.c.ctx, item{kind: frameData, body: piece}) {
+		if s.put(piece) {
+			written += len(piece)
+		} else if !s.writesEnded() {
 			return written, s.broken()
 		}
-		written += len(piece)
 	}
+}
+
+func (s *tcpStream) writesEnded() bool {
+	return s.writeEnded.Load() || s.finished.Load() || s.isUnwanted()
+}
+
+// put waits for room; false if nothing more may be written.
+func (s *tcpStream) put(piece []byte) bool {
+	s.putting.Lock()
+	defer s.putting.Unlock()
+	return s.c.out.put(s.writing, item{kind: frameData, body: piece})
 }
 
 // CloseWrite implements Stream.
@@ -139,6 +156,9 @@ func (s *tcpStream) CloseWrite() error {
 		return s.broken()
 	}
 	if !s.writeEnded.Swap(true) {
+		s.stopWrites()
+		s.putting.Lock()
+		defer s.putting.Unlock()
 		s.c.out.force(item{kind: frameEnd})
 	}
 	return nil
@@ -156,7 +176,7 @@ func (s *tcpStream) Close() error {
 	return nil
 }
 
-func (s *tcpStream) discard() { s.close1.Do(func() { close(s.unwanted) }) }
+func (s *tcpStream) discard() { s.close1.Do(func() { close(s.unwanted); s.stopWrites() }) }
 
 // OpenStream implements Transport.
 func (t *TCP) OpenStream(ctx context.Context, to, method string) (Stream, error) {

@@ -96,9 +96,9 @@ type Stream interface {
 	io.Writer
 	// CloseWrite ends the peer's reads with io.EOF after all that was written.
 	CloseWrite() error
-	// Close releases the stream at once, in both directions: what was written
-	// may be lost. To be sure, CloseWrite, read to the end, then Close. It is
-	// idempotent.
+	// Close releases the stream at once, in both directions, and frees who
+	// waits in Read or Write: what was written may be lost. To be sure,
+	// CloseWrite, read to the end, then Close. It is idempotent.
 	io.Closer
 }
 

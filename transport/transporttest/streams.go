@@ -290,15 +290,7 @@ func streamCloseFrees(t *testing.T, net Network) {
 	require.NoError(t, err)
 	var written atomic.Int64
 	errs := make(chan error, 2)
-	go func() {
-		for {
-			n, err := s.Write(pattern(1, 1000))
-			if written.Add(int64(n)); err != nil {
-				errs <- err
-				return
-			}
-		}
-	}()
+	go func() { errs <- writeUntilError(s, &written) }()
 	go func() { errs <- readUntilError(s) }()
 	standsStill(t, a, b, &written)
 	closed := make(chan error, 1)
@@ -309,4 +301,61 @@ func streamCloseFrees(t *testing.T, net Network) {
 	}
 	close(release)
 	require.ErrorIs(t, next(t, ended), transport.ErrInterrupted)
+}
+
+func handlerCloseFrees(t *testing.T, net Network) {
+	var written atomic.Int64
+	freed, closing := make(chan error, 1), make(chan struct{})
+	a, b := two(t, net, func(n *node) {
+		n.stream = func(_ context.Context, _ transport.Peer, _ string, s transport.Stream) error {
+			stopped := make(chan error, 1)
+			go func() { stopped <- writeUntilError(s, &written) }()
+			<-closing
+			_ = s.Close()
+			freed <- next(t, stopped)
+			return nil
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background()) // nothing but Close ends it
+	t.Cleanup(cancel)
+	s, err := a.OpenStream(ctx, b.Addr(), "m")
+	require.NoError(t, err)
+	standsStill(t, a, b, &written)
+	close(closing)
+	require.Error(t, next(t, freed))
+	_ = s.Close()
+}
+
+func streamEndsWhileWritten(t *testing.T, net Network) {
+	flows := make(chan error, 1)
+	a, b := two(t, net, func(n *node) {
+		n.stream = func(_ context.Context, _ transport.Peer, _ string, s transport.Stream) error {
+			_, err := io.CopyN(io.Discard, s, 100_000)
+			flows <- err
+			_, err = io.Copy(io.Discard, s)
+			return err
+		}
+	})
+	for range 20 {
+		s := open(t, a, b, "m")
+		var written atomic.Int64
+		stopped := make(chan error, 1)
+		go func() { stopped <- writeUntilError(s, &written) }()
+		require.NoError(t, next(t, flows))
+		require.NoError(t, s.CloseWrite())
+		require.Error(t, next(t, stopped))
+		got, err := io.ReadAll(s)
+		require.NoError(t, err, "what was written after the end?")
+		require.Empty(t, got)
+		require.NoError(t, s.Close())
+	}
+}
+
+func writeUntilError(s transport.Stream, written *atomic.Int64) error {
+	for {
+		n, err := s.Write(pattern(1, 1000))
+		if written.Add(int64(n)); err != nil {
+			return err
+		}
+	}
 }

@@ -100,6 +100,8 @@ func subtests() []subtest {
 		{"a context ends a stream at both sides", streamContext},
 		{"closing a stream reaches the handler", streamClosed},
 		{"closing a stream frees who waits in it", streamCloseFrees},
+		{"a handler that closes its stream frees who writes", handlerCloseFrees},
+		{"the end of writes is behind all that was written", streamEndsWhileWritten},
 		{"another cluster is refused and learns nothing", otherCluster},
 		{"cluster ids must agree once both are known", clusterIDs},
 		{"an identity can be learned later", identityLater},
