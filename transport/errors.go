@@ -76,8 +76,8 @@ const (
 	// should be at its address.
 	RefusedName
 	// RefusedClone: another process with the same node id is connected, or is
-	// the one that was asked. After a restart it passes, within TCPConfig's
-	// PeerTimeout.
+	// the one that was asked. After a restart the next attempt passes; at a new
+	// address one within TCPConfig's PeerTimeout.
 	RefusedClone
 )
 

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -135,17 +136,35 @@ func TestTCPCloneOfThisNode(t *testing.T) {
 	})
 }
 
-// A restart is no clone, whether the old process hung up or its machine went
-// without a word.
+// A restart is no clone, whether the old process hung up, or its machine went
+// without a word, or nobody reads what it sent last: the new one is in at once.
+// At another address it has to wait until the silence of the old one is noticed.
 func TestTCPRestartIsNoClone(t *testing.T) {
-	for name, dies := range map[string]bool{"hangs up": false, "without a word": true} {
+	for name, c := range map[string]struct {
+		dies, moves, unread bool
+		within              time.Duration
+	}{
+		"hangs up":               {within: 0},
+		"hangs up, moves":        {moves: true, within: 0},
+		"hangs up, with unread":  {unread: true, within: 100 * time.Millisecond},
+		"without a word":         {dies: true, within: 100 * time.Millisecond},
+		"without a word, moves":  {dies: true, moves: true, within: 8 * time.Second},
+		"without a word, unread": {dies: true, unread: true, within: 100 * time.Millisecond},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPipes()
 				logger, logs := errorsOnly()
 				var counts census
+				release := make(chan struct{})
+				serving := counts.host()
+				serving.stream = func(context.Context, transport.Peer, string, transport.Stream) error {
+					<-release // and does not read
+					return nil
+				}
 				b := p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.Logger = logger })
-				member(t, b, 2, 1, counts.host())
+				member(t, b, 2, 1, serving)
+				defer close(release)
 				for process := uint64(11); process < 15; process++ {
 					var holes []*blackhole
 					p.wrap = func(c net.Conn) net.Conn {
@@ -153,15 +172,24 @@ func TestTCPRestartIsNoClone(t *testing.T) {
 						holes = append(holes, hole)
 						return hole
 					}
-					a := p.tcp(t, "a:1")
+					addr := "a:1"
+					if c.moves {
+						addr = fmt.Sprintf("a-%d:1", process)
+					}
+					a := p.tcp(t, addr)
 					member(t, a, 1, process, &host{})
 					began := clock.System().Now()
 					for counts.of(process) == 0 {
 						_, _ = a.Call(t.Context(), "b:1", "m", nil)
-						require.LessOrEqual(t, clock.System().Now().Sub(began), 8*time.Second)
+						require.LessOrEqual(t, clock.System().Now().Sub(began), c.within)
 					}
-					if !dies {
-						require.Zero(t, clock.System().Now().Sub(began))
+					if c.unread {
+						s, err := a.OpenStream(t.Context(), "b:1", "m")
+						require.NoError(t, err)
+						go func() { _, _ = s.Write(make([]byte, 1<<20)) }()
+						synctest.Wait()
+					}
+					if !c.dies {
 						require.NoError(t, a.Close())
 						synctest.Wait()
 						continue
@@ -169,9 +197,71 @@ func TestTCPRestartIsNoClone(t *testing.T) {
 					for _, hole := range holes {
 						hole.dead.Store(true)
 					}
+					delete(p.listeners, addr)
 				}
 				require.Zero(t, logs.Len())
 			})
 		})
 	}
+}
+
+// A process that was stopped for longer than its peers have patience, and goes
+// on, is no clone of itself.
+func TestTCPFrozenProcessIsNoClone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		logger, logs := errorsOnly()
+		var holes []*blackhole
+		p.wrap = func(c net.Conn) net.Conn {
+			hole := &blackhole{Conn: c, stop: make(chan struct{})}
+			holes = append(holes, hole)
+			return hole
+		}
+		var counts census
+		a, b := p.tcp(t, "a:1"), p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.Logger = logger })
+		member(t, a, 1, 11, &host{})
+		member(t, b, 2, 21, counts.host())
+		for round := range 3 {
+			_, err := a.Call(t.Context(), "b:1", "m", nil)
+			require.NoError(t, err)
+			_, err = b.Call(t.Context(), "a:1", "m", nil)
+			require.NoError(t, err)
+			for _, hole := range holes {
+				hole.dead.Store(true)
+			}
+			pass(10 * time.Second)
+			for _, hole := range holes {
+				hole.dead.Store(false)
+			}
+			holes = nil
+			pass(2 * time.Second)
+			require.Equal(t, round+1, counts.of(11))
+		}
+		require.Zero(t, logs.Len())
+	})
+}
+
+// Whoever says another node's id beside its own name keeps that node out of
+// nothing.
+func TestTCPForeignIDIsNoClone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		logger, logs := errorsOnly()
+		var counts census
+		b := p.tcp(t, "b:1", func(c *transport.TCPConfig) { c.Logger = logger })
+		member(t, b, 2, 1, counts.host())
+		foreign, a := p.tcp(t, "c:1"), p.tcp(t, "a:1")
+		member(t, foreign, 3, 31, &host{})
+		id := transport.Identity{Cluster: "test", ClusterID: [16]byte{1}, Name: "n3", Node: 1, Process: 31}
+		foreign.SetIdentity(id)
+		_, err := foreign.Call(t.Context(), "b:1", "m", nil)
+		require.NoError(t, err, "who may do what is not the transport's to judge")
+		member(t, a, 1, 11, &host{})
+		for range 200 {
+			_, err = a.Call(t.Context(), "b:1", "m", nil)
+			require.NoError(t, err)
+			pass(100 * time.Millisecond)
+		}
+		require.Zero(t, logs.Len())
+	})
 }

@@ -55,7 +55,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	}
 	cfg.Secret = bytes.Clone(cfg.Secret)
 	t := &TCP{cfg: cfg, refusals: newRefusalLog(cfg.Logger, cfg.Clock), notices: newRefusalLog(cfg.Logger, cfg.Clock)}
-	t.roster = roster{t: t, byNode: make(map[uint64]*presence)}
+	t.roster = roster{t: t, byNode: make(map[nodeName]*presence)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.links.m = make(map[linkTo]*link)
 	t.mu.conns = make(map[*conn]struct{})

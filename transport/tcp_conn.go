@@ -26,6 +26,7 @@ var (
 	errUnfit  = errors.New("transport: identities no longer fit")
 	// errReplaced ends what a process has here that is not at its address.
 	errReplaced = errors.New("transport: another process of this node is at its address")
+	errVisited  = errors.New("transport: only looked who is there")
 )
 
 // conn is a connection after its handshake. One goroutine reads, one writes;
