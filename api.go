@@ -41,6 +41,7 @@ type (
 const (
 	CodecNone = topic.CodecNone
 	CodecS2   = topic.CodecS2
+	CodecZstd = topic.CodecZstd
 )
 
 // FromStart begins at the first record that there is.

@@ -49,7 +49,7 @@ func (b Batch) checkHeader() error {
 		return nil
 	case b.Kind() != KindData:
 		return corrupt("unknown kind %d", b.Kind())
-	case b.Codec() > CodecS2:
+	case b.Codec() > newestCodec:
 		return corrupt("unknown codec %d", b.Codec())
 	case size > maxRecordsSize:
 		return corrupt("records of %d bytes, the limit is %d", size, maxRecordsSize)

@@ -12,8 +12,8 @@ import (
 // reuses: nothing is allocated for a record, and one slice for a batch. It is
 // for one goroutine at a time. Start with Reset.
 type BatchBuilder struct {
+	packer
 	records []byte
-	scratch []byte // of the codec
 	count   uint32
 	stamp   int64
 	last    int64 // timestamp of the last record, ms
@@ -70,7 +70,7 @@ func (b *BatchBuilder) Build(info BatchInfo) []byte {
 	if b.count == 0 {
 		return nil
 	}
-	packed, codec := compress(info.Codec, &b.scratch, b.records)
+	packed, codec := b.compress(info.Codec, b.records)
 	out := newBatch(KindData, info, packed)
 	out.data[offCodec] = byte(codec)
 	binary.LittleEndian.PutUint32(out.data[offCount:], b.count)
@@ -109,12 +109,16 @@ func appendNullable(buf, b []byte) []byte {
 	return append(binary.AppendUvarint(buf, uint64(len(b))+1), b...)
 }
 
-// Builders lends batch builders to the partitions of a node, so that idle
-// partitions hold no buffers. It is safe for concurrent use.
-type Builders struct{ pool sync.Pool }
+// Builders lends batch builders, and what checks batches of other nodes, to the
+// partitions of a node, so that idle partitions hold no buffers. It is safe for
+// concurrent use.
+type Builders struct {
+	builders sync.Pool // of *BatchBuilder
+	walks    sync.Pool // of *BatchRecords
+}
 
 func (p *Builders) get(now time.Time) *BatchBuilder {
-	b, ok := p.pool.Get().(*BatchBuilder)
+	b, ok := p.builders.Get().(*BatchBuilder)
 	if !ok {
 		b = new(BatchBuilder)
 	}
@@ -125,6 +129,22 @@ func (p *Builders) get(now time.Time) *BatchBuilder {
 // put takes a builder back, unless a lonely large record has blown it up.
 func (p *Builders) put(b *BatchBuilder) {
 	if cap(b.records) <= 2*TargetBatchSize {
-		p.pool.Put(b)
+		p.builders.Put(b)
+	}
+}
+
+// walk lends a walk through records, until the end of endWalk.
+func (p *Builders) walk() *BatchRecords {
+	if it, ok := p.walks.Get().(*BatchRecords); ok {
+		return it
+	}
+	return new(BatchRecords)
+}
+
+func (p *Builders) endWalk(it *BatchRecords) {
+	it.in, it.record = nil, Record{}
+	clear(it.headers)
+	if cap(it.scratch) <= 2*TargetBatchSize {
+		p.walks.Put(it)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // BatchRecords walks through the records of a batch. What it returns is
 // borrowed: valid until the next Next or Reset (headers), and as long as the
-// batch's bytes (codec none) or until the next Reset (s2). It reuses its
+// batch's bytes (codec none) or until the next Reset (others). It reuses its
 // buffers; the zero value is ready for Reset.
 //
 //	for it.Reset(b); it.Next(); {
@@ -17,6 +17,7 @@ import (
 //	}
 //	err := it.Err()
 type BatchRecords struct {
+	unpacker
 	scratch []byte // of the codec
 	in      []byte // not read yet
 	base    storage.Offset
@@ -40,7 +41,7 @@ const (
 func (it *BatchRecords) Reset(b Batch) {
 	it.base, it.count = b.BaseOffset(), uint64(b.Count())
 	it.next, it.delta, it.last = 0, 0, 0
-	it.in, it.err = decompress(b.Codec(), it.scratch, b.records(), b.recordsSize())
+	it.in, it.err = it.decompress(b.Codec(), it.scratch, b.records(), b.recordsSize())
 	if b.Codec() != CodecNone && it.err == nil {
 		it.scratch = it.in
 	}

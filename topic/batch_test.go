@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -85,7 +87,7 @@ func TestBatchRoundTrip(t *testing.T) {
 		records := rapid.SliceOfN(rapid.Custom(drawRecord), 1, 40).Draw(t, "records")
 		info := topic.BatchInfo{
 			Incarnation: someIncarnation,
-			Codec:       rapid.SampledFrom([]topic.Codec{topic.CodecNone, topic.CodecS2}).Draw(t, "codec"),
+			Codec:       rapid.SampledFrom([]topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd}).Draw(t, "codec"),
 			Producer: topic.ProducerBatch{
 				ID:    topic.ProducerID(rapid.Uint64().Draw(t, "id")),
 				Epoch: topic.ProducerEpoch(rapid.Uint32().Draw(t, "epoch")),
@@ -149,7 +151,7 @@ func goldenRecords() []topic.Record {
 
 func TestBatchGolden(t *testing.T) {
 	info := topic.BatchInfo{Incarnation: someIncarnation, Producer: topic.ProducerBatch{ID: 0x0102030405060708, Epoch: 9, First: 10}}
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		t.Run(codec.String(), func(t *testing.T) {
 			info.Codec = codec
 			data := encode(info, someTime, goldenRecords()...)
@@ -204,7 +206,7 @@ func TestReadBatchRefuses(t *testing.T) {
 		"a flipped record byte":   {func(b []byte) { b[85]++ }, false},
 		"format":                  {func(b []byte) { b[16] = 2 }, true},
 		"kind":                    {func(b []byte) { b[17] = 3 }, true},
-		"codec":                   {func(b []byte) { b[18] = 2 }, true},
+		"codec":                   {func(b []byte) { b[18] = 3 }, true},
 		"reserved":                {func(b []byte) { b[19] = 1 }, true},
 		"no records":              {put32(20, 0), true},
 		"more records than fit":   {put32(20, 1000), true},
@@ -247,12 +249,67 @@ func TestDecompressIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, topic.ErrCorruptBatch)
 }
 
+// TestZstdIsBounded: whatever a frame says of itself, and whatever it becomes.
+//
+// Property: S11 (red: as large as the frame becomes; red: any window)
+func TestZstdIsBounded(t *testing.T) {
+	encoder := func(options ...zstd.EOption) *zstd.Encoder {
+		e, err := zstd.NewWriter(nil, append([]zstd.EOption{zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false), zstd.WithWindowSize(1 << 20)}, options...)...)
+		require.NoError(t, err)
+		return e
+	}
+	hundred := encoder().EncodeAll(make([]byte, 100), nil)
+	got, err := topic.Decompress(topic.CodecZstd, nil, hundred, 100)
+	require.NoError(t, err)
+	require.Equal(t, make([]byte, 100), got)
+
+	var stream bytes.Buffer // says nothing of its size, and is of 64 MiB
+	writer := encoder()
+	writer.Reset(&stream)
+	for range 64 {
+		_, err := writer.Write(make([]byte, 1<<20))
+		require.NoError(t, err)
+	}
+	require.NoError(t, writer.Close())
+	large := encoder().EncodeAll(make([]byte, 64<<20), nil) // says 64 MiB
+	require.Less(t, len(large), 1<<15)
+	lies := bytes.Clone(encoder(zstd.WithSingleSegment(true)).EncodeAll(make([]byte, 250), nil))
+	require.EqualValues(t, 250, lies[5], "its size, of one byte")
+	lies[5] = 100
+	wide := make([]byte, 12<<20)
+	for i := range wide {
+		wide[i] = byte(rand.Uint32())
+	}
+	copy(wide[8<<20:], wide[:1<<20]) // refers 8 MiB back
+	window := encoder(zstd.WithWindowSize(16<<20)).EncodeAll(wide, nil)
+	require.Less(t, len(window), 12<<20-1<<19)
+	for name, c := range map[string]struct {
+		frame []byte
+		size  int
+	}{
+		"a size of its own":         {large, 100},
+		"no size":                   {stream.Bytes(), 100},
+		"more than it says":         {lies, 100},
+		"a second frame":            {append(bytes.Clone(hundred), large...), 100},
+		"an empty frame behind":     {append(bytes.Clone(hundred), 0x28), 100},
+		"half of it":                {hundred[:len(hundred)/2], 100},
+		"a window of 16 MiB":        {window, len(wide)},
+		"nothing":                   {nil, 5},
+		"a frame that is to be let": {[]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, 5},
+	} {
+		before := allocated()
+		_, err := topic.Decompress(topic.CodecZstd, nil, c.frame, c.size)
+		require.ErrorIs(t, err, topic.ErrCorruptBatch, name)
+		require.Less(t, allocated()-before, uint64(c.size+4<<20), name)
+	}
+}
+
 func TestEncodingAllocatesOnlyTheBatch(t *testing.T) {
 	records := make([]topic.Record, 500)
 	for i := range records {
 		records[i] = topic.Record{Key: []byte("key"), Value: []byte(strings.Repeat("v", 100)), Headers: []topic.Header{{Key: "trace", Value: []byte("1")}}}
 	}
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		var b topic.BatchBuilder
 		var it topic.BatchRecords
 		round := func() {
@@ -312,7 +369,7 @@ func TestFitting(t *testing.T) {
 // TestLargestRecordTravels shows that the limit of a record is one that its
 // batch's decoder accepts.
 func TestLargestRecordTravels(t *testing.T) {
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		r := topic.Record{Key: make([]byte, 1<<20), Value: make([]byte, 15<<20-2*12-5), Headers: []topic.Header{{Key: "hdr"}, {Value: []byte("ab")}}}
 		require.Equal(t, topic.MaxRecordSize, r.Size())
 		data := encode(topic.BatchInfo{Codec: codec}, someTime, r)
@@ -360,7 +417,7 @@ func spoil(f *testing.F, data []byte) {
 
 // Property: S11 (red: the lengths of keys and values not checked against what is left)
 func FuzzBatch(f *testing.F) {
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		spoil(f, encode(topic.BatchInfo{Codec: codec}, someTime, goldenRecords()...))
 		f.Add(encode(topic.BatchInfo{Codec: codec}, someTime, make([]topic.Record, 100)...))
 	}
@@ -404,7 +461,7 @@ func resign(data []byte) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		b.Run(codec.String(), func(b *testing.B) {
 			r := benchmarkRecord()
 			var builder topic.BatchBuilder
@@ -423,7 +480,7 @@ func BenchmarkEncode(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2} {
+	for _, codec := range []topic.Codec{topic.CodecNone, topic.CodecS2, topic.CodecZstd} {
 		b.Run(codec.String(), func(b *testing.B) {
 			r := benchmarkRecord()
 			records := make([]topic.Record, 8000)

@@ -59,7 +59,7 @@ func (b Batch) Sign() { b.sign() }
 
 // Decompress is the decoder of a batch's records.
 func Decompress(codec Codec, scratch, src []byte, size int) ([]byte, error) {
-	return decompress(codec, scratch, src, size)
+	return new(unpacker).decompress(codec, scratch, src, size)
 }
 
 // UncheckedBatch is a view of at least a header's bytes.

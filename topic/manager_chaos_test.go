@@ -78,7 +78,7 @@ func (x *chaos) load(n *node, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, uint64(x.made)))
 	for part := range uint32(x.partitions) {
 		x.made++
-		p := producer(x.t, n, topic.ProducerConfig{MaxInFlight: 1 + rng.IntN(5), Codec: topic.Codec(rng.IntN(2)), MaxBatchBytes: 1 << (10 + rng.IntN(4))})
+		p := producer(x.t, n, topic.ProducerConfig{MaxInFlight: 1 + rng.IntN(5), Codec: topic.Codec(rng.IntN(3)), MaxBatchBytes: 1 << (10 + rng.IntN(4))})
 		who, pace := x.made, time.Duration(1+rng.IntN(20))*time.Millisecond
 		x.work.Go(func() { x.produce(p, who, part, pace) })
 		x.work.Go(func() { x.read(n, part) })

@@ -58,8 +58,8 @@ func (c PartitionConfig) validate() error {
 	switch {
 	case c.Incarnation.IsZero():
 		return fmt.Errorf("topic: PartitionConfig.Incarnation is zero: it must name a life of %q", c.Topic)
-	case c.Codec > CodecS2:
-		return fmt.Errorf("topic: PartitionConfig.Codec is %d: want %d (none) or %d (s2)", c.Codec, CodecNone, CodecS2)
+	case c.Codec > newestCodec:
+		return fmt.Errorf("topic: PartitionConfig.Codec is %d: want %s", c.Codec, codecRange)
 	case c.MaxPendingBytes < 1 || c.MaxPendingBytes > 1<<30:
 		return fmt.Errorf("topic: PartitionConfig.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
 	case c.MaxInFlight < 1 || c.MaxInFlight > 1<<16:
@@ -195,11 +195,12 @@ func (p *Partition) AppendBatch(data []byte, done func(Ack)) error {
 	case batch.Incarnation() != p.cfg.Incarnation:
 		return ErrTopicIncarnationMismatch
 	}
-	var records BatchRecords
+	records := p.cfg.Builders.walk()
+	defer p.cfg.Builders.endWalk(records)
 	if err := records.checkProposal(batch); err != nil {
 		return err
 	}
-	return p.batches.appendBatch(batch, &records, done)
+	return p.batches.appendBatch(batch, records, done)
 }
 
 // Seal ends the partition: once done was called with nil, no record is ever

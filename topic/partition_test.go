@@ -30,7 +30,7 @@ func randomEntries(rng *rand.Rand, h *history) {
 	var sent [][]byte
 	for i := range 80 {
 		now = now.Add(time.Duration(rng.IntN(int(2 * time.Hour))))
-		info := topic.BatchInfo{Incarnation: someIncarnation, Codec: topic.Codec(rng.IntN(2))}
+		info := topic.BatchInfo{Incarnation: someIncarnation, Codec: topic.Codec(rng.IntN(3))}
 		records := make([]topic.Record, 1+rng.IntN(4))
 		for j := range records {
 			records[j].Value = fmt.Appendf(nil, "%d.%d", i, j)
@@ -309,7 +309,7 @@ func TestFetchOfDamage(t *testing.T) {
 func TestPartitionConfig(t *testing.T) {
 	for _, cfg := range []topic.PartitionConfig{
 		{},
-		{Incarnation: someIncarnation, Codec: 2},
+		{Incarnation: someIncarnation, Codec: 3},
 		{Incarnation: someIncarnation, MaxPendingBytes: -1},
 		{Incarnation: someIncarnation, MaxInFlight: 1 << 20},
 		{Incarnation: someIncarnation, MaxInFlightBytes: 1 << 31},

@@ -21,7 +21,8 @@ type ProducerConfig struct {
 	// a partition is on its way at a time, and a batch whose outcome is unknown
 	// is not repeated. Not together with Name.
 	Anonymous bool
-	// Codec compresses batches. Default CodecNone.
+	// Codec compresses batches, each one for itself, where that makes them
+	// smaller: CodecNone, CodecS2 or CodecZstd. Default CodecNone.
 	Codec Codec
 	// MaxBatchBytes bounds the records of a batch, in bytes; the topic's own
 	// bound holds too. A larger record travels alone. 1 KiB to 1 MiB. Default
@@ -59,8 +60,8 @@ func (c ProducerConfig) validate() error {
 		return fmt.Errorf("topic: ProducerConfig.Name is %q: an anonymous producer has none", c.Name)
 	case len(c.Name) > 249:
 		return fmt.Errorf("topic: ProducerConfig.Name has %d bytes: want up to 249", len(c.Name))
-	case c.Codec > CodecS2:
-		return fmt.Errorf("topic: ProducerConfig.Codec is %d: want %d (none) or %d (s2)", c.Codec, CodecNone, CodecS2)
+	case c.Codec > newestCodec:
+		return fmt.Errorf("topic: ProducerConfig.Codec is %d: want %s", c.Codec, codecRange)
 	case c.MaxBatchBytes < 1<<10 || c.MaxBatchBytes > TargetBatchSize:
 		return fmt.Errorf("topic: ProducerConfig.MaxBatchBytes is %d: want 1024 to %d", c.MaxBatchBytes, TargetBatchSize)
 	case c.MaxBufferedBytes < 1<<10 || c.MaxBufferedBytes > 1<<30:
