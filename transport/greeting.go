@@ -33,8 +33,9 @@ import (
 //	7 counterproof  acceptor    seal, 32 B
 //
 // Without a join secret hello and welcome are all. With one, 4 to 7 come
-// before, in this order, see secret.go. Whoever does not even send a greeting
-// gets no answer at all.
+// before, in this order, see secret.go; all greetings of a connection then have
+// the same lane, and all of one side the same versions. Whoever does not even
+// send a greeting gets no answer at all.
 //
 // An identity is
 //

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
-	"net"
 )
 
 // The join secret, shown to be known by both sides without being said. The
@@ -29,9 +28,12 @@ import (
 //
 // so none can be taken for another: not one of another connection, since both
 // sides put bytes at random into it, nor the other side's (a reflection), nor
-// one for another lane, protocol version or identity. binding ties it to the TLS
-// connection, if the transport made one (RFC 9266); else it is zeros, and a man
-// in the middle who passes the greetings on can then change what follows them.
+// one for another identity. Nor one for another lane or protocol version: a seal
+// is about all greetings before its own, and the later ones of a side must have
+// the lane and the versions of its first. binding ties it to the TLS connection,
+// if the transport made one (RFC 9266); else, also with TLS that the host's own
+// dialer and listener make, it is zeros, and a man in the middle who passes the
+// greetings on can then change what follows them.
 
 const (
 	// MinSecret and MaxSecret bound the length of a join secret, in bytes.
@@ -57,8 +59,9 @@ const (
 type seals struct {
 	key     []byte
 	binding [32]byte
-	said    []byte // all greetings so far, of both sides, in order
-	before  int    // how much of said came before the greeting heard last
+	said    []byte    // all greetings so far, of both sides, in order
+	before  int       // how much of said came before the greeting heard last
+	heard   *greeting // the first
 }
 
 func newSeals(secret []byte, cluster string) *seals {
@@ -67,12 +70,19 @@ func newSeals(secret []byte, cluster string) *seals {
 	return &seals{key: key.Sum(nil)}
 }
 
-// bind ties the seals to a TLS connection after its handshake.
-func (s *seals) bind(wire net.Conn) error {
-	tc, ok := wire.(*tls.Conn)
-	if !ok {
-		return nil
+// note remembers a greeting that was heard; false if it is not of one piece with
+// the first.
+func (s *seals) note(g greeting, body []byte) bool {
+	if s.heard == nil {
+		s.heard = &g
 	}
+	s.before = len(s.said)
+	s.said = append(append(s.said, g.raw[:]...), body...)
+	return g.newest == s.heard.newest && g.oldest == s.heard.oldest && g.lane == s.heard.lane
+}
+
+// bind ties the seals to a TLS connection after its handshake.
+func (s *seals) bind(tc *tls.Conn) error {
 	state := tc.ConnectionState()
 	b, err := state.ExportKeyingMaterial(labelBinding, nil, len(s.binding))
 	copy(s.binding[:], b)

@@ -35,9 +35,8 @@ func (c *conn) hear(kinds ...greetingKind) (greeting, []byte, error) {
 	case !slices.Contains(kinds, g.kind):
 		return g, nil, fmt.Errorf("%w: greeting kind %d", errFormat, g.kind)
 	}
-	if s := c.seals; s != nil {
-		s.before = len(s.said)
-		s.said = append(append(s.said, g.raw[:]...), body...)
+	if c.seals != nil && !c.seals.note(g, body) {
+		return g, nil, fmt.Errorf("%w: a greeting unlike the first", errFormat)
 	}
 	return g, body, nil
 }
@@ -56,7 +55,11 @@ func (c *conn) prepare() error {
 		return nil
 	}
 	c.seals = newSeals(c.t.cfg.Secret, c.t.self.Load().Cluster)
-	if err := c.seals.bind(c.wire); err != nil {
+	tc, ok := c.wire.(*tls.Conn)
+	if !ok || c.wire == c.under {
+		return nil // none, or one of the host's, which the other side may not see
+	}
+	if err := c.seals.bind(tc); err != nil {
 		return fmt.Errorf("bind the join secret to TLS: %w", err)
 	}
 	return nil
@@ -144,6 +147,7 @@ func (c *conn) admitInbound() error {
 	if err != nil {
 		return err
 	}
+	c.lane = g.lane
 	if knocked := g.kind == greetKnock; knocked != (c.seals != nil) {
 		why := errNoProof
 		if knocked {
@@ -158,11 +162,10 @@ func (c *conn) admitInbound() error {
 		if err := c.challenge(); err != nil {
 			return err
 		}
-		if g, body, err = c.hear(greetHello); err != nil {
+		if _, body, err = c.hear(greetHello); err != nil {
 			return err
 		}
 	}
-	c.lane = g.lane
 	if c.lane == laneStream {
 		c.out.budget = c.t.cfg.QueueBytes.Stream
 	}
