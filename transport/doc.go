@@ -7,8 +7,11 @@
 //	Call         no          yes        by deadline     with a typed error
 //	OpenStream   yes         by bytes   yes             with a typed error
 //
-// A host gives its own Transport if its network must be the only network; the
-// suite in transporttest says whether it may. Two come with the package:
+// If a host's network must be the only network, it gives TCP the connections of
+// its own (TCPConfig.Dialer and Listener), or writes a Transport, with Admit,
+// Identity.Validate and RemoteErrorOf for the rules that all have; the suite in
+// transporttest says whether it may. examples/httptransport does some of both.
+// Two come with the package:
 //
 // Memory lives in a Network in one process, with latency, loss, duplication,
 // reordering, one-way cuts and corruption, all drawn from a seed. In a
@@ -57,7 +60,9 @@
 // a minute per host, of at most 1024 hosts a minute.
 //
 // A process is refused while another one with the same node id is connected,
-// and shown as an error when both go on to live: see roster.go.
+// and shown as an error when both go on to live: see roster.go. Only TCP does
+// that. Memory, and a Transport that just asks Admit, know a clone only when it
+// talks to its original; transporttest asks for no more.
 //
 // # What an error says
 //

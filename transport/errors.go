@@ -35,6 +35,25 @@ func (e *RemoteError) Error() string {
 	return e.Message + " (" + e.Code + ")"
 }
 
+// RemoteErrorOf is what the caller of a Call is told of a handler's error: its
+// text, and the code of the first in its chain that has one. One that the
+// handler had from another node is passed on as it is. nil is nil.
+func RemoteErrorOf(err error) *RemoteError {
+	if err == nil {
+		return nil
+	}
+	told := &RemoteError{Message: err.Error()}
+	var remote *RemoteError
+	if errors.As(err, &remote) {
+		told.Message = remote.Message // do not write the code into the text
+	}
+	var coded interface{ ErrorCode() string }
+	if errors.As(err, &coded) {
+		told.Code = coded.ErrorCode()
+	}
+	return told
+}
+
 // ErrorCode keeps the code when a handler passes the error of another peer on.
 func (e *RemoteError) ErrorCode() string { return e.Code }
 

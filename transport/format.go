@@ -233,16 +233,8 @@ func outcomeOf(err error) outcome {
 	if err == nil {
 		return outcome{}
 	}
-	var coded interface{ ErrorCode() string }
-	o := outcome{verdict: verdictFailed, message: err.Error()}
-	var remote *RemoteError
-	if errors.As(err, &remote) {
-		o.message = remote.Message // passed on: do not write the code into the text
-	}
-	if errors.As(err, &coded) {
-		o.code = coded.ErrorCode()
-	}
-	return o
+	told := RemoteErrorOf(err)
+	return outcome{verdict: verdictFailed, code: told.Code, message: told.Message}
 }
 
 // err is the error that the other side sees; nil if done.

@@ -248,8 +248,8 @@ func TestJudge(t *testing.T) {
 		{id("a", 1), id("b", 1), RefusedCluster, RefusedSilently},
 		{id("a", 1), Identity{Cluster: "a"}, RefusedProtocol, RefusedSilently},
 	} {
-		got := judge(c.mine, c.theirs)
+		got := Admit(c.mine, c.theirs)
 		require.Equal(t, c.want, got, "%v and %v", c.mine, c.theirs)
-		require.Equal(t, c.told, got.told())
+		require.Equal(t, c.told, got.Told())
 	}
 }

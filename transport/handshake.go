@@ -12,44 +12,6 @@ import (
 	"github.com/stelelog/stele/internal/clock"
 )
 
-// validate names the field that a handshake could not carry.
-func (id Identity) validate() error {
-	if n := len(id.Cluster); n < 1 || n > maxShort {
-		return fmt.Errorf("transport: Identity.Cluster has %d bytes, want 1 to %d", n, maxShort)
-	}
-	if n := len(id.Name); n < 1 || n > maxShort {
-		return fmt.Errorf("transport: Identity.Name has %d bytes, want 1 to %d", n, maxShort)
-	}
-	return nil
-}
-
-// judge is the whole admission rule: 0 if a peer that says theirs may talk to
-// a node that is mine. The order matters: a stranger that does not even know
-// the cluster's name learns nothing, not even that an id differs.
-func judge(mine, theirs Identity) Refusal {
-	switch {
-	case mine.Cluster != theirs.Cluster:
-		return RefusedCluster
-	case theirs.validate() != nil:
-		return RefusedProtocol
-	case mine.ClusterID != [16]byte{} && theirs.ClusterID != [16]byte{} && mine.ClusterID != theirs.ClusterID:
-		return RefusedClusterID
-	case mine.Node != 0 && mine.Node == theirs.Node && mine.ClusterID == theirs.ClusterID &&
-		mine.Process != theirs.Process && mine.Process != 0 && theirs.Process != 0:
-		return RefusedClone
-	}
-	return 0
-}
-
-// told is what a refused peer may know of the reason.
-func (r Refusal) told() Refusal {
-	switch r {
-	case RefusedVersion, RefusedClusterID, RefusedClone:
-		return r
-	}
-	return RefusedSilently
-}
-
 const (
 	refusalLogEvery = time.Minute
 	// maxRefusalPeers bounds the memory that strangers can claim; while it is

@@ -61,7 +61,7 @@ func newMemory(n *Network, addr string) *Memory {
 
 // Start implements Transport.
 func (m *Memory) Start(id Identity, h Handler) error {
-	if err := id.validate(); err != nil {
+	if err := id.Validate(); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -86,12 +86,12 @@ var errStarted = errors.New("transport: already started")
 
 // SetIdentity implements Transport.
 func (m *Memory) SetIdentity(id Identity) {
-	if id.validate() != nil || m.self.Load() == nil {
+	if id.Validate() != nil || m.self.Load() == nil {
 		return
 	}
 	m.self.Store(newSelf(m.addr, id))
 	for _, c := range m.openConns() {
-		if judge(id, c.otherThan(m).self.Load().Identity) != 0 {
+		if Admit(id, c.otherThan(m).self.Load().Identity) != 0 {
 			c.sever(ErrInterrupted)
 		}
 	}
@@ -277,7 +277,7 @@ func (in *inbox) deliver(h guarded, d delivery) {
 		}
 		in.sender = d.sender
 	}
-	if judge(in.m.self.Load().Identity, in.peer.Identity) != 0 {
+	if Admit(in.m.self.Load().Identity, in.peer.Identity) != 0 {
 		in.m.stats.refused.Add(1)
 		return
 	}

@@ -148,9 +148,9 @@ func (m *Memory) serveCall(from *self, encoded []byte) (*servedCall, Refusal) {
 	if err != nil {
 		return nil, 0
 	}
-	if r := judge(m.self.Load().Identity, peer.Identity); r != 0 {
+	if r := Admit(m.self.Load().Identity, peer.Identity); r != 0 {
 		m.stats.refused.Add(1)
-		return nil, r.told()
+		return nil, r.Told()
 	}
 	ctx, cancel := withTimeout(m.ctx, req.timeout)
 	c := &servedCall{cancel: cancel, answer: make(chan []byte, 1)}

@@ -302,9 +302,9 @@ func (m *Memory) OpenStream(ctx context.Context, to, method string) (Stream, err
 	if dst == nil || dst.ctx.Err() != nil {
 		return fail(nil)
 	}
-	if r := judge(dst.self.Load().Identity, me.Identity); r != 0 {
+	if r := Admit(dst.self.Load().Identity, me.Identity); r != 0 {
 		dst.stats.refused.Add(1)
-		return fail(&HandshakeError{Addr: to, Reason: r.told()})
+		return fail(&HandshakeError{Addr: to, Reason: r.Told()})
 	}
 	s, err := m.connect(ctx, me, dst, method)
 	if err != nil {

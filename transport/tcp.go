@@ -72,7 +72,7 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 
 // Start implements Transport. An error of Listen is returned wrapped.
 func (t *TCP) Start(id Identity, h Handler) error {
-	if err := id.validate(); err != nil {
+	if err := id.Validate(); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -112,7 +112,7 @@ func (t *TCP) Start(id Identity, h Handler) error {
 
 // SetIdentity implements Transport.
 func (t *TCP) SetIdentity(id Identity) {
-	if id.validate() != nil || t.self.Load() == nil {
+	if id.Validate() != nil || t.self.Load() == nil {
 		return
 	}
 	t.self.Store(newSelf(t.Addr(), id))

@@ -27,7 +27,9 @@ type TCPConfig struct {
 	// Advertise is the address that peers dial, default the listener's. It is
 	// required when Listen names no single host.
 	Advertise string
-	// Listener replaces Listen. Close closes it.
+	// Listener replaces Listen. Close closes it. Its address is what peers dial,
+	// if Advertise is not set, and may have any form that Dialer understands, in
+	// at most 255 bytes.
 	Listener net.Listener
 	// Dialer opens connections; it must honour ctx. Default a net.Dialer.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)

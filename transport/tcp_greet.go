@@ -91,10 +91,10 @@ func (c *conn) accept(p Peer) error {
 	return nil
 }
 
-// judge is what a peer's identity means on this connection: judge's rule, and
+// judge is what a peer's identity means on this connection: Admit's rule, and
 // that it is whom its certificate, or the address dialled, says, for good.
 func (c *conn) judge(p Peer) Refusal {
-	r := judge(c.t.self.Load().Identity, p.Identity)
+	r := Admit(c.t.self.Load().Identity, p.Identity)
 	switch known := c.peer.Load(); {
 	case r != 0:
 		return r
@@ -134,7 +134,7 @@ func (t *TCP) greetInbound(under net.Conn) (*conn, error) {
 	err := c.admitInbound()
 	var refused *HandshakeError
 	if errors.As(err, &refused) {
-		_ = c.say(greetRefuse, []byte{byte(refused.Reason.told())}) // refused either way
+		_ = c.say(greetRefuse, []byte{byte(refused.Reason.Told())}) // refused either way
 	}
 	return c, err
 }

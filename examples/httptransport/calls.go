@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -132,11 +133,7 @@ func (t *Transport) serveCall(w http.ResponseWriter, r *http.Request, from trans
 		return
 	}
 	t.count(func(s *transport.Stats) { s.CallsServed++ })
-	var answer []byte
-	err = t.guard(method, func(h transport.Handler) (err error) {
-		answer, err = h.HandleCall(ctx, from, method, req)
-		return err
-	})
+	answer, err := t.guarded(ctx, from, method, req)
 	if t.ctx.Err() != nil {
 		// What the handler says now is about this Close, not about the call.
 		// The caller sees the connection end: perhaps executed.
@@ -147,7 +144,7 @@ func (t *Transport) serveCall(w http.ResponseWriter, r *http.Request, from trans
 	}
 	status := statusAnswer
 	if err != nil {
-		e := remoteError(err)
+		e := transport.RemoteErrorOf(err)
 		w.Header().Set(headerCode, url.QueryEscape(e.Code))
 		status, answer = statusFailed, []byte(e.Message)
 	}
@@ -158,18 +155,32 @@ func (t *Transport) serveCall(w http.ResponseWriter, r *http.Request, from trans
 	_, _ = w.Write(answer) // an error is the caller's to see
 }
 
-// remoteError is what a caller is told of a handler's error.
-func remoteError(err error) *transport.RemoteError {
-	var remote *transport.RemoteError
-	if errors.As(err, &remote) {
-		return remote // passed on
+// guarded calls the handler: a bug in it is no reason to end the host, nor for
+// the caller to wait.
+func (t *Transport) guarded(ctx context.Context, from transport.Peer, method string, req []byte) (answer []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &transport.RemoteError{Code: "panic", Message: fmt.Sprint("handler panicked: ", v)}
+			t.cfg.Log.Error("handler panicked", "in", method, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	return t.handler.HandleCall(ctx, from, method, req)
+}
+
+// callError says what became of a request: kind is ErrUnreachable (certainly
+// not executed) or ErrInterrupted (perhaps executed). That Close or the
+// caller's context ended it says more than what HTTP saw of that.
+func (t *Transport) callError(ctx context.Context, kind error, to, method string, cause error) error {
+	switch {
+	case t.ctx.Err() != nil:
+		cause = transport.ErrClosed
+	case ctx.Err() != nil:
+		cause = ctx.Err()
 	}
-	e := &transport.RemoteError{Message: err.Error()}
-	var coded interface{ ErrorCode() string }
-	if errors.As(err, &coded) {
-		e.Code = coded.ErrorCode()
+	if errors.Is(cause, kind) {
+		return fmt.Errorf("%s of %s: %w", method, to, cause)
 	}
-	return e
+	return fmt.Errorf("%s of %s: %w: %w", method, to, kind, cause)
 }
 
 var (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -43,10 +44,9 @@ func mount(t *testing.T, addr string) *mounted {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
-	m := &mounted{
-		Transport: New(Config{Addr: "http://" + l.Addr().String() + "/stele/", MaxFrame: maxFrame}),
-		served:    make(chan struct{}),
-	}
+	tr, err := New(Config{Addr: "http://" + l.Addr().String() + "/stele/", MaxFrame: maxFrame, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	m := &mounted{Transport: tr, served: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("/stele/", m.Transport)
 	m.server = &http.Server{Handler: mux}

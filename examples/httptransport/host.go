@@ -27,7 +27,9 @@ func listen(addr string) (*host, error) {
 		return nil, err
 	}
 	h := &host{addr: l.Addr().String(), listener: l, served: make(chan struct{})}
-	h.transport = New(Config{Addr: "http://" + h.addr + "/stele/"})
+	if h.transport, err = New(Config{Addr: "http://" + h.addr + "/stele/"}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return h, nil
 }
 

@@ -16,27 +16,13 @@ const (
 	headerVersion = "Stele-Version" // in every request, and in every answer that is ours
 	headerPeer    = "Stele-Peer"    // who speaks: url.Values of what encodePeer writes
 	headerRefused = "Stele-Refused" // in a 403: a transport.Refusal
-	headerMethod  = "Stele-Method"  // of a call or a stream
+	headerMethod  = "Stele-Method"  // of a call
 	headerTimeout = "Stele-Timeout" // of a call: a duration, because clocks differ
-	headerClass   = "Stele-Class"   // of frames: control, append or bulk
 	headerCode    = "Stele-Code"    // in a 422: the code of the handler's error
 	headerSum     = "Stele-Sum"     // of a call's request or answer: CRC-32C of the body
 
 	version = "1"
 )
-
-// maxName is what a handshake must be able to carry, in bytes.
-const maxName = 255
-
-func validate(id transport.Identity) error {
-	if n := len(id.Cluster); n < 1 || n > maxName {
-		return fmt.Errorf("httptransport: Identity.Cluster has %d bytes, want 1 to %d", n, maxName)
-	}
-	if n := len(id.Name); n < 1 || n > maxName {
-		return fmt.Errorf("httptransport: Identity.Name has %d bytes, want 1 to %d", n, maxName)
-	}
-	return nil
-}
 
 // introduce writes who this node is.
 func (t *Transport) introduce(h http.Header) {
@@ -70,36 +56,24 @@ func parsePeer(h http.Header) (p transport.Peer, err error) {
 			return p, fmt.Errorf("httptransport: %s: %w", key, err)
 		}
 	}
-	return p, validate(p.Identity)
+	return p, p.Validate()
 }
 
-// judge is the admission rule, 0 for yes: cluster names are equal, and ids are
-// once both are known. The order matters: who does not even know the name
-// learns nothing about the id.
-func judge(mine, theirs transport.Identity) transport.Refusal {
-	none := [16]byte{}
-	switch {
-	case mine.Cluster != theirs.Cluster:
-		return transport.RefusedSilently
-	case mine.ClusterID != none && theirs.ClusterID != none && mine.ClusterID != theirs.ClusterID:
-		return transport.RefusedClusterID
-	}
-	return 0
-}
-
-// admit judges who sent a request, or answered one.
+// admit judges who sent a request; it returns what a peer is told that is
+// refused, 0 for yes.
 func (t *Transport) admit(h http.Header) (transport.Peer, transport.Refusal) {
-	if v := h.Get(headerVersion); v != version {
-		if v == "" {
-			return transport.Peer{}, transport.RefusedSilently // garbage
-		}
-		return transport.Peer{}, transport.RefusedVersion
-	}
+	v := h.Get(headerVersion)
 	p, err := parsePeer(h)
-	if err != nil {
-		return p, transport.RefusedSilently
+	switch {
+	case v == "" || v == version && err != nil:
+		return p, transport.RefusedSilently // garbage
+	case v != version:
+		return p, transport.RefusedVersion
 	}
-	return p, judge(*t.self.Load(), p.Identity)
+	if refused := transport.Admit(*t.self.Load(), p.Identity); refused != 0 {
+		return p, refused.Told()
+	}
+	return p, 0
 }
 
 // refusal reads a 403.

@@ -1,24 +1,25 @@
 // Httptransport is a transport.Transport that a host wrote itself, so that its
 // own http.ServeMux, http.Server and http.Transport are the only network that a
-// node has: one address, one port, one place for TLS and for middleware. It
-// needs nothing but the standard library. Copy every file but main.go, cluster.go
-// and host.go, which show it at work:
+// node has: one address, one port, one place for TLS and for middleware. Copy
+// every file but main.go, cluster.go and host.go, which show it at work:
 //
 //	go run ./examples/httptransport
 //
 // # How one maps to the other
 //
 //	Addr         the URL at which the handler is mounted: http://10.0.0.7:8080/stele/
-//	Identity     a header of every request; 403 if the two do not fit
-//	Call         POST /stele/call, method and timeout in headers, 200 answers;
-//	             422 is the handler's error; the caller hangs up to cancel
-//	Send         GET /stele/frames, upgraded: a connection for each peer and
+//	Call         POST /stele/call, who calls, method and timeout in headers, 200
+//	             answers; 403 if the two nodes do not fit; 422 is the handler's
+//	             error; the caller hangs up to cancel
+//	Send         GET /stele/link, upgraded: a connection for each peer and
 //	             class, so that bulk never delays a heartbeat
-//	OpenStream   GET /stele/stream, upgraded: a connection for each stream
+//	OpenStream   GET /stele/link, upgraded: a connection for each stream
 //
-// An upgraded connection carries messages (conn.go), pings among them, so that
-// a peer that vanished is noticed in seconds, and an end is never mistaken for
-// a break. TCP holds back who writes to a reader that does not read.
+// Calls are requests like others, which the host's middleware, logs and figures
+// see. An upgraded connection is as good as one of TCP, so a transport.TCP is
+// given them, by its Dialer and Listener, and does the rest: queues, pings,
+// back-off, back-pressure (upgrade.go). Who is content to see no calls gives it
+// those too, and needs upgrade.go only.
 //
 // # What an error of a call says
 //
@@ -36,10 +37,8 @@
 //
 // # Goroutines
 //
-// The server's, one for each call, stream and inbound connection of frames;
-// for each connection that was upgraded one that waits for its end and one that
-// pings; for each link (peer and class) one that writes and one that listens;
-// for each stream one that reads. All end with Close, which waits for them.
+// The server's, one for each call that is served, and those of transport.TCP.
+// All end with Close, which waits for them.
 package main
 
 import (
@@ -49,13 +48,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/transport"
 )
+
+// maxAddr is what a handshake can carry of an address, in bytes.
+const maxAddr = 255
 
 // Config configures New. Addr has no default.
 type Config struct {
@@ -90,21 +94,21 @@ func NewHTTP() *http.Transport {
 
 // Transport is a transport.Transport that is also an http.Handler.
 type Transport struct {
-	cfg    Config
-	self   atomic.Pointer[transport.Identity] // nil before Start
-	ctx    context.Context                    // ends when Close begins
-	cancel context.CancelFunc
+	cfg     Config
+	doorway *doorway
+	links   *transport.TCP                     // frames and streams
+	handler transport.Handler                  // set once, before self
+	self    atomic.Pointer[transport.Identity] // nil before Start
+	ctx     context.Context                    // ends when Close begins
+	cancel  context.CancelFunc
 
 	mu struct {
 		sync.Mutex
-		closed  bool
-		handler transport.Handler // set once, before self
-		links   map[linkTo]*link
-		conns   map[*conn]struct{}
-		stats   transport.Stats
+		closed bool
+		stats  transport.Stats // of what is not the links'
 	}
-	// wg counts all goroutines, requests that are served and calls that are
-	// made. It only grows under mu while not closed.
+	// wg counts requests that are served and calls that are made. It only grows
+	// under mu while not closed.
 	wg sync.WaitGroup
 }
 
@@ -112,7 +116,7 @@ var _ transport.Transport = (*Transport)(nil)
 
 // New makes a Transport. Mount it, then give it to the node, which starts and
 // closes it; between requests that come too early or too late are told so.
-func New(cfg Config) *Transport {
+func New(cfg Config) (*Transport, error) {
 	if cfg.HTTP == nil {
 		cfg.HTTP = NewHTTP()
 	}
@@ -122,55 +126,63 @@ func New(cfg Config) *Transport {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	t := &Transport{cfg: cfg}
+	if n := len(cfg.Addr); n > maxAddr {
+		return nil, fmt.Errorf("httptransport: Config.Addr has %d bytes, want at most %d", n, maxAddr)
+	}
+	t := &Transport{cfg: cfg, doorway: newDoorway(cfg.Addr)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.mu.links = make(map[linkTo]*link)
-	t.mu.conns = make(map[*conn]struct{})
-	return t
+	var err error
+	t.links, err = transport.NewTCP(transport.TCPConfig{
+		Listener: t.doorway, Dialer: t.dial, MaxFrame: cfg.MaxFrame,
+		Logger: zap.New(stele.NewSlogCore(cfg.Log.Handler())),
+	})
+	return t, err
 }
 
 // Start implements transport.Transport. The host's server listens already.
 func (t *Transport) Start(id transport.Identity, h transport.Handler) error {
-	if err := validate(id); err != nil {
-		return err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.closed {
-		return transport.ErrClosed
+	if err := t.links.Start(id, h); err != nil {
+		return err
 	}
-	if t.self.Load() != nil {
-		return errors.New("httptransport: started already")
-	}
-	t.mu.handler = h
+	t.handler = h
 	t.self.Store(&id)
 	return nil
 }
 
-// SetIdentity implements transport.Transport. Links see that it changed and
-// introduce themselves again.
+// SetIdentity implements transport.Transport.
 func (t *Transport) SetIdentity(id transport.Identity) {
-	if validate(id) != nil || t.self.Load() == nil {
+	if id.Validate() != nil || t.self.Load() == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.self.Store(&id)
-	for c := range t.mu.conns {
-		if judge(id, c.peer.Identity) != 0 {
-			c.close(errUnfit)
-		}
-	}
+	t.links.SetIdentity(id)
 }
 
 // Addr implements transport.Transport.
 func (t *Transport) Addr() string { return t.cfg.Addr }
 
+// Send implements transport.Transport.
+func (t *Transport) Send(to string, class transport.Class, frame []byte) {
+	t.links.Send(to, class, frame)
+}
+
+// OpenStream implements transport.Transport.
+func (t *Transport) OpenStream(ctx context.Context, to, method string) (transport.Stream, error) {
+	return t.links.OpenStream(ctx, to, method)
+}
+
 // Stats implements transport.Transport.
 func (t *Transport) Stats() transport.Stats {
+	s := t.links.Stats()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mu.stats
+	s.Calls += t.mu.stats.Calls
+	s.CallsServed += t.mu.stats.CallsServed
+	s.Refused += t.mu.stats.Refused
+	s.Corrupt += t.mu.stats.Corrupt
+	return s
 }
 
 func (t *Transport) count(what func(s *transport.Stats)) {
@@ -180,15 +192,16 @@ func (t *Transport) count(what func(s *transport.Stats)) {
 }
 
 // Close implements transport.Transport. Everything that can block looks at
-// t.ctx, or at a connection that is closed because of it.
+// t.ctx, or at the doorway, which the links close.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.mu.closed = true
 	t.cancel()
 	t.mu.Unlock()
+	err := t.links.Close()
 	t.wg.Wait()
 	t.cfg.HTTP.CloseIdleConnections()
-	return nil
+	return err
 }
 
 // enter makes Close wait for a t.wg.Done; false after Close, and before Start.
@@ -213,38 +226,4 @@ func (t *Transport) mayBegin(ctx context.Context) error {
 		return transport.ErrClosed
 	}
 	return errors.New("httptransport: not started")
-}
-
-// callError says what became of a request: kind is ErrUnreachable (certainly
-// not executed) or ErrInterrupted (perhaps executed). That Close or the
-// caller's context ended it says more than what HTTP saw of that.
-func (t *Transport) callError(ctx context.Context, kind error, to, method string, cause error) error {
-	switch {
-	case t.ctx.Err() != nil:
-		cause = transport.ErrClosed
-	case ctx.Err() != nil:
-		cause = ctx.Err()
-	}
-	if errors.Is(cause, kind) {
-		return fmt.Errorf("%s of %s: %w", method, to, cause)
-	}
-	return fmt.Errorf("%s of %s: %w: %w", method, to, kind, cause)
-}
-
-// panicError is the error of a handler that panicked: a bug in one handler is
-// no reason to end the host, nor for the peer to wait.
-type panicError struct{ value any }
-
-func (e *panicError) Error() string     { return fmt.Sprintf("handler panicked: %v", e.value) }
-func (e *panicError) ErrorCode() string { return "panic" }
-
-// guard calls a handler.
-func (t *Transport) guard(what string, call func(h transport.Handler) error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &panicError{v}
-			t.cfg.Log.Error("handler panicked", "in", what, "panic", v, "stack", string(debug.Stack()))
-		}
-	}()
-	return call(t.mu.handler) // set before anything could come in
 }

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
 	"log"
-	"net"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -52,9 +50,17 @@ func id(name string) transport.Identity { return transport.Identity{Cluster: "c"
 // began starts a Transport that only asks.
 func began(t *testing.T, cfg Config) *Transport {
 	t.Helper()
-	tr := New(cfg)
-	t.Cleanup(func() { _ = tr.Close() })
+	tr := made(t, cfg)
 	require.NoError(t, tr.Start(id("asks"), &echo{}))
+	return tr
+}
+
+func made(t *testing.T, cfg Config) *Transport {
+	t.Helper()
+	cfg.Log = slog.New(slog.DiscardHandler)
+	tr, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tr.Close() })
 	return tr
 }
 
@@ -83,11 +89,11 @@ func worksWith(t *testing.T, asks, answers *Transport, e *echo) {
 // A host whose server gives its pages little time does not break what lasts.
 func TestTimeoutsOfTheHost(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
-	answers := New(Config{Addr: "http://" + server.Listener.Addr().String() + "/"})
+	answers := made(t, Config{Addr: "http://" + server.Listener.Addr().String() + "/"})
 	server.Config = &http.Server{Handler: answers, ReadTimeout: 50 * time.Millisecond, WriteTimeout: 50 * time.Millisecond}
 	server.Start()
 	t.Cleanup(server.Close)
-	t.Cleanup(func() { _ = answers.Close() })
+	t.Cleanup(func() { _ = answers.Close() }) // before the server, which waits
 	e := &echo{after: 150 * time.Millisecond, frames: make(chan string, 1)}
 	worksWith(t, began(t, Config{}), answers, e)
 }
@@ -96,7 +102,7 @@ func TestTimeoutsOfTheHost(t *testing.T) {
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
 	server.EnableHTTP2 = true // offered, and not chosen: an upgrade needs HTTP/1.1
-	answers := New(Config{Addr: "https://" + server.Listener.Addr().String() + "/"})
+	answers := made(t, Config{Addr: "https://" + server.Listener.Addr().String() + "/"})
 	server.Config = &http.Server{Handler: answers, ErrorLog: log.New(io.Discard, "", 0)}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -167,10 +173,9 @@ func TestStrangers(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, resp.StatusCode, peer)
 	}
 	for path, want := range map[string]int{
-		"/stele/call":   http.StatusBadRequest, // no timeout
-		"/stele/frames": http.StatusBadRequest, // no class
-		"/stele/stream": http.StatusUpgradeRequired,
-		"/stele/":       http.StatusNotFound,
+		"/stele/call": http.StatusBadRequest, // no timeout
+		"/stele/link": http.StatusUpgradeRequired,
+		"/stele/":     http.StatusNotFound,
 	} {
 		require.Equal(t, want, ask(path, func(http.Header) {}).StatusCode, path)
 	}
@@ -181,44 +186,4 @@ func TestStrangers(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode, "a damaged request")
 	require.Zero(t, answers.Stats().CallsServed)
 	require.EqualValues(t, 7, answers.Stats().Refused)
-}
-
-// A peer that says nothing, not even a ping, is given up; one that pings is not.
-func TestSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asks := began(t, Config{})
-		near, far := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, far) }()
-		c, err := asks.open(t.Context(), near, transport.Peer{Identity: id("silent")})
-		require.NoError(t, err)
-		start := time.Now()
-		go func() {
-			for range 10 {
-				time.Sleep(pingEvery)
-				_, _ = far.Write(make([]byte, messageHeader)) // a ping is all zeros
-			}
-		}()
-		_, _, err = c.next()
-		require.ErrorIs(t, err, transport.ErrInterrupted)
-		require.ErrorIs(t, err, errSilent)
-		require.Equal(t, 10*pingEvery+silence, time.Since(start))
-	})
-}
-
-func FuzzMessage(f *testing.F) {
-	f.Add([]byte("\x01\x00\x00\x00\x03\x36\x4b\x3f\xb7abc"))
-	f.Add([]byte("\x01\xff\xff\xff\xff\x00\x00\x00\x00"))
-	f.Add([]byte("\x01\x00\x80\x00\x00\x00\x00\x00\x00abc"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		c := &conn{maxFrame: 8 << 20, in: bufio.NewReader(bytes.NewReader(b))}
-		k, payload, err := c.read()
-		if err != nil {
-			return
-		}
-		var again bytes.Buffer
-		w := &conn{ctx: t.Context(), maxFrame: c.maxFrame}
-		w.out.Writer = bufio.NewWriter(&again)
-		require.NoError(t, w.send(k, payload, true))
-		require.Equal(t, b[:again.Len()], again.Bytes())
-	})
 }

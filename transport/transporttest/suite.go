@@ -11,6 +11,9 @@
 // subtest gets a fresh Network and closes every transport that it made. The
 // suite never waits for time to pass, only for things to happen (at most 30 s),
 // so it runs over real networks and, by Suite.In, in a testing/synctest bubble.
+//
+// Not asked for: telling two processes of one node apart while both are
+// connected (a copied directory), which only transport.TCP does.
 package transporttest
 
 import (
