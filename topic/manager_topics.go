@@ -140,7 +140,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			if err == nil {
 				return nil
 			}
-			m.routes.failed(a, p, node, m.cfg.Clock.Now(), nil)
+			m.routes.failed(a, p, node, m.cfg.Clock.Now(), unanswered(err), nil)
 			b.wait(ctx, m.cfg.Clock, known)
 		}
 		if ctx.Err() != nil {

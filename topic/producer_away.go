@@ -6,13 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
 
 // firstAttempt is how long a batch's first attempt elsewhere may take if no
-// replica on this node tells of a change of leader; each further one may take
-// twice as long, up to CallTimeout: a leader that is merely slow answers in the
-// end.
+// replica on this node tells of a change of leader; after each that was not
+// answered the next may take twice as long, up to CallTimeout: a leader that is
+// merely slow answers in the end.
 const firstAttempt = 2 * time.Second
 
 // errLeaderChanged ends an attempt that the leader it was sent to may never
@@ -24,7 +25,6 @@ func (l *lane) sendAway(b *batch, to target) {
 	m := l.p.m
 	request := encodeProduce(l.address, to.term, b.data)
 	patience := min(m.cfg.CallTimeout, firstAttempt<<min(b.away, 10))
-	b.away++
 	l.p.spawn(func() {
 		m.stats.forwarded.Add(1)
 		response, err := l.callLeader(to, request, patience)
@@ -32,9 +32,17 @@ func (l *lane) sendAway(b *batch, to target) {
 		if err == nil {
 			base, err = decodeProduced(response)
 		}
+		if unanswered(err) {
+			b.away++ // it is this attempt's alone until answered
+		}
 		m.noteRoute(l.address, l.place, to.node, err)
 		l.answered(b, base, err)
 	})
+}
+
+// unanswered reports whether a call ended with nothing said of what became of it.
+func unanswered(err error) bool {
+	return err != nil && raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown
 }
 
 // callLeader makes one attempt to have a batch appended elsewhere.

@@ -25,7 +25,16 @@ type hint struct {
 	// A guess, since a call failed then; zero: the last call there succeeded, or
 	// another node named it.
 	guessed time.Time
+	// silent is the last node that did not answer a call, which was given up
+	// then. The others may name it for a while, or nobody, until they have
+	// elected another leader: they are asked again, rather than that one.
+	silent storage.NodeID
+	since  time.Time
 }
+
+// silence is how long it does not count that others name a node which did not
+// answer. If it leads after all, and is slow, they go on to.
+const silence = firstAttempt
 
 // find returns where to send, and whether the leader is believed to be there.
 // Where the last call failed a while ago, it is to be tried again.
@@ -49,24 +58,41 @@ func (r *routes) found(a address, node storage.NodeID) {
 }
 
 // failed notes that node did not lead, and what it said of the leader: the
-// next guess is there, or else at the next replica.
-func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, now time.Time, says *raftlog.NotLeaderError) {
-	if says != nil && says.Node != 0 && says.Node != node {
-		r.found(a, says.Node)
-		return
-	}
-	next := p.Replicas[0].Node
-	for i, at := range p.Replicas {
-		if at.Node == node {
-			next = p.Replicas[(i+1)%len(p.Replicas)].Node
-		}
-	}
+// next guess is there, or else at the next replica. A node that said nothing,
+// and perhaps never will, is silent.
+func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, now time.Time, silent bool, says *raftlog.NotLeaderError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.hints == nil {
 		r.hints = map[address]hint{}
 	}
-	r.hints[a] = hint{node: next, guessed: now}
+	h := r.hints[a]
+	if silent {
+		h.silent, h.since = node, now
+	}
+	named := says != nil && says.Node != 0 && says.Node != node
+	if named && (says.Node != h.silent || now.Sub(h.since) >= silence) {
+		h.node, h.guessed = says.Node, time.Time{}
+	} else {
+		h.node, h.guessed = h.next(p, node), now
+	}
+	r.hints[a] = h
+}
+
+// next is the node of the replica behind that of another node, but for the
+// silent one.
+func (h *hint) next(p metastore.Partition, node storage.NodeID) storage.NodeID {
+	at := 0
+	for i, replica := range p.Replicas {
+		if replica.Node == node {
+			at = i + 1
+		}
+	}
+	next := p.Replicas[at%len(p.Replicas)].Node
+	if next == h.silent {
+		next = p.Replicas[(at+1)%len(p.Replicas)].Node
+	}
+	return next
 }
 
 // keep forgets the partitions of topics that are gone.
@@ -131,9 +157,9 @@ func (m *Manager) noteRoute(a address, p metastore.Partition, node storage.NodeI
 	case err == nil:
 		m.routes.found(a, node)
 	case errors.As(err, &notLeader):
-		m.routes.failed(a, p, node, m.cfg.Clock.Now(), notLeader)
+		m.routes.failed(a, p, node, m.cfg.Clock.Now(), false, notLeader)
 	case raftlog.OutcomeOf(err) != raftlog.OutcomeRefused:
-		m.routes.failed(a, p, node, m.cfg.Clock.Now(), nil)
+		m.routes.failed(a, p, node, m.cfg.Clock.Now(), unanswered(err), nil)
 	}
 }
 
