@@ -197,16 +197,19 @@ func (w *load) settle(writer int, numbers []number, told string) bool {
 }
 
 // follow reads a partition from its start and to its end, through one node
-// after the other, and when it is at the end of a connection's life sometimes
-// from its start again.
+// after the other. The last reader of each begins again now and then: what was
+// read before must be there, the same. The first always goes on, so that what is
+// new is read soon.
 func (w *load) follow(ctx context.Context, partition, at int) {
-	next := int64(0)
-	for life := 1; ctx.Err() == nil; life++ {
-		node := (at + life) % len(w.cluster.nodes)
-		reached, err := w.read(ctx, node, partition, next)
+	next, lives := int64(0), 0
+	for node := at; ctx.Err() == nil; node++ {
+		reached, err := w.read(ctx, node%len(w.cluster.nodes), partition, next)
+		if reached > next {
+			lives++
+		}
 		next = reached
-		if life%40 == 0 {
-			next = 0 // what was read before must be there, the same
+		if at == readersEach-1 && lives == 10 {
+			next, lives = 0, 0
 		}
 		if err != nil && wait(ctx, 50*time.Millisecond) != nil {
 			return
