@@ -26,7 +26,7 @@ import (
 	"github.com/stelelog/stele/transport"
 )
 
-var floodSize = flag.Int("flood", 500, "connections of a flood from a second process")
+var floodSize = flag.Int("flood", 200, "connections of a flood from a second process")
 
 // What the second process is told by its environment.
 const (
@@ -36,7 +36,7 @@ const (
 	// floodAtOnce is how many connections it holds at most.
 	floodAtOnce = 600
 	// places is how many without a handshake the node holds at most.
-	places    = 48
+	places    = 24
 	handshake = 500 * time.Millisecond
 )
 
@@ -142,12 +142,12 @@ func TestTCPFlood(t *testing.T) {
 				}
 				slowest = max(slowest, work(calls))
 				calls++
+				most = max(most, openFiles()-base.files)
 				if calls%20 != 1 {
 					continue
 				}
 				// A stream is a connection of its own: somebody new.
 				visits++
-				most = max(most, openFiles()-base.files)
 				began := clock.System().Now()
 				s, err := a.OpenStream(t.Context(), b.Addr(), "s")
 				if err != nil {
