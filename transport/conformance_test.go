@@ -36,7 +36,6 @@ func TestMemoryConformance(t *testing.T) {
 
 // Property: L1, L2, L3 (red: handlers called without recover; calls counted in a package variable; Close without closing connections, without waiting, or done twice; open: other packages)
 func TestTCPConformance(t *testing.T) {
-	t.Parallel() // with the others of its kind, which wait for each other little
 	transporttest.Run(t, transporttest.Suite{
 		Make: func(t *testing.T) transporttest.Network {
 			return transporttest.Network{

@@ -114,7 +114,6 @@ func TestTLSRotation(t *testing.T) {
 }
 
 func TestTLSAndSecretConformance(t *testing.T) {
-	t.Parallel() // with the others of its kind, which wait for each other little
 	if testing.Short() {
 		t.Skip("the suite runs over plain TCP")
 	}

@@ -102,7 +102,6 @@ func loopback(t *testing.T, addr string, change ...func(*transport.TCPConfig)) *
 }
 
 func TestTLSConformance(t *testing.T) {
-	t.Parallel() // with the others of its kind, which wait for each other little
 	if testing.Short() {
 		t.Skip("the suite runs over plain TCP")
 	}
