@@ -87,10 +87,14 @@ func patientCall(began chan<- context.Context, ended chan<- error) func(*node) {
 func callDeadline(t *testing.T, net Network) {
 	began, ended := make(chan context.Context, 1), make(chan error, 1)
 	a, b := two(t, net, patientCall(began, ended))
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, err := a.Call(ctx, b.Addr(), "m", nil)
-	require.Error(t, err)
+	var err error
+	// As short as this machine reaches the handler in.
+	for d := 100 * time.Millisecond; len(began) == 0 && d < time.Minute; d *= 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		_, err = a.Call(ctx, b.Addr(), "m", nil)
+		cancel()
+		require.Error(t, err)
+	}
 	// Either side may notice first.
 	var remote *transport.RemoteError
 	if !errors.As(err, &remote) {
