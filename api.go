@@ -33,6 +33,10 @@ type (
 	Reader = topic.Reader
 	// Start is where a Reader begins.
 	Start = topic.Start
+	// Operation is what Config.Trace is told of.
+	Operation = topic.Operation
+	// BufferFullError: there is no room in a producer.
+	BufferFullError = topic.BufferFullError
 	// Codec compresses batches of records.
 	Codec = topic.Codec
 )

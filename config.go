@@ -19,6 +19,7 @@ import (
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -86,6 +87,9 @@ type Config struct {
 	// Events are functions of the host that the node calls when something
 	// happened to it. Default: none.
 	Events Events
+	// Trace is told of the beginning and end of operations, for a host that makes
+	// spans of them: see Operation. Default: nobody is, at no cost.
+	Trace topic.Trace
 	// Metrics is where the node registers its metrics, with the labels cluster
 	// and node; they are unregistered by Close and Abort. Default: nowhere.
 	Metrics prometheus.Registerer

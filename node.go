@@ -249,7 +249,7 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	}
 	if p.topics, err = topic.Open(topic.Config{
 		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net,
-		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"),
+		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
 	}); err != nil {
 		return fail(err)
 	}

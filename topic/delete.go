@@ -34,6 +34,13 @@ import (
 // or a partition has no quorum, the outcome is unknown: once the deletion has
 // begun it is finished in the background when there are quorums.
 func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
+	ctx, end := m.cfg.Trace.begin(ctx, Operation{Name: OpDeleteTopic, Topic: name, Partition: -1})
+	err := m.deleteTopic(ctx, name)
+	end(err)
+	return err
+}
+
+func (m *Manager) deleteTopic(ctx context.Context, name string) error {
 	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic

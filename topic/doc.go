@@ -127,6 +127,11 @@
 // perhaps stalled, is behind. Failures are repeated until ctx ends. Offsets
 // ascend without gaps or repetitions, whichever replicas answer.
 //
+// # Traces
+//
+// Config.Trace is told when an operation begins and ends: see Operation. Without
+// it nothing is spent.
+//
 // # Outcomes
 //
 // Every error tells whether nothing happened (retry), nothing ever will

@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"context"
 	"time"
 
 	"github.com/stelelog/stele/metastore"
@@ -60,6 +61,12 @@ func (b Batch) Sign() { b.sign() }
 // Decompress is the decoder of a batch's records.
 func Decompress(codec Codec, scratch, src []byte, size int) ([]byte, error) {
 	return new(unpacker).decompress(codec, scratch, src, size)
+}
+
+// Begin is what happens at every place that can be traced.
+func (t Trace) Begin(ctx context.Context, op Operation) {
+	_, end := t.begin(ctx, op)
+	end(nil)
 }
 
 // UncheckedBatch is a view of at least a header's bytes.

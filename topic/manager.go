@@ -39,6 +39,8 @@ type Config struct {
 	// Caller reaches the other nodes.
 	Caller Caller
 
+	// Trace is told of operations. Default: nobody is, and nothing is spent on it.
+	Trace Trace
 	// Clock is what timeouts are measured with. Default: the machine's.
 	Clock clock.Clock
 	// Logger; default: none.

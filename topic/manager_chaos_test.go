@@ -63,10 +63,15 @@ type chaos struct {
 	made       int // producers
 }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
+func newChaos(t *testing.T, seed uint64) *chaos { return newChaosWith(t, seed, func(*topic.Config) {}) }
+
+func newChaosWith(t *testing.T, seed uint64, config func(*topic.Config)) *chaos {
 	x := &chaos{cluster: newCluster(t, 3, seed), partitions: 2}
 	x.acked, x.shown = map[topic.Position]string{}, map[topic.Position]string{}
-	x.config = func(cfg *topic.Config) { cfg.CallTimeout, cfg.FetchWait = 2*time.Second, time.Second }
+	x.config = func(cfg *topic.Config) {
+		cfg.CallTimeout, cfg.FetchWait = 2*time.Second, time.Second
+		config(cfg)
+	}
 	x.ctx, x.stop = context.WithCancel(t.Context())
 	x.startAll()
 	x.create("orders", uint32(x.partitions))

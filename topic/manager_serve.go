@@ -91,11 +91,25 @@ func (m *Manager) serveProduce(ctx context.Context, r *replica, _ byte, body []b
 		return nil, &raftlog.NotLeaderError{Group: r.place.Group}
 	}
 	m.stats.served.Add(1)
+	ctx, end := m.traceCommit(ctx, r, batch)
 	base, err := r.append(ctx, batch)
+	end(err)
 	if err != nil {
 		return nil, err
 	}
 	return encodeProduced(base), nil
+}
+
+// traceCommit tells of a batch that another node has sent.
+func (m *Manager) traceCommit(ctx context.Context, r *replica, batch []byte) (context.Context, func(error)) {
+	if m.cfg.Trace == nil {
+		return ctx, untraced
+	}
+	op := Operation{Name: OpCommit, Topic: r.part.cfg.Topic, Partition: int(r.part.cfg.Partition), Bytes: len(batch), Leader: m.cfg.Node}
+	if b, _, err := ReadBatch(batch); err == nil {
+		op.Records = int(b.Count())
+	}
+	return m.cfg.Trace.begin(ctx, op)
 }
 
 func (m *Manager) serveFetch(ctx context.Context, r *replica, _ byte, body []byte) ([]byte, error) {

@@ -20,6 +20,13 @@ import (
 // its leaders were not waited for. If it has ended before the call the error is
 // Retry, here and in all calls.
 func (m *Manager) CreateTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
+	ctx, end := m.cfg.Trace.begin(ctx, Operation{Name: OpCreateTopic, Topic: name, Partition: -1})
+	t, err := m.createTopic(ctx, name, config)
+	end(err)
+	return t, err
+}
+
+func (m *Manager) createTopic(ctx context.Context, name string, config metastore.TopicConfig) (metastore.Topic, error) {
 	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic

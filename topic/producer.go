@@ -145,6 +145,22 @@ func (m *Manager) NewProducer(cfg ProducerConfig) (*Producer, error) {
 // them arrived. When ctx ends the error matches ctx.Err(); it is Retry if the
 // records were not on their way yet, else unknown: they may be appended later.
 func (p *Producer) Produce(ctx context.Context, topic string, records ...Record) ([]Position, error) {
+	if p.m.cfg.Trace == nil {
+		return p.produceAny(ctx, topic, records)
+	}
+	ctx, end := p.traceProduce(ctx, topic, -1, records)
+	positions, err := p.produceAny(ctx, topic, records)
+	end(err)
+	return positions, err
+}
+
+// traceProduce tells of a call.
+func (p *Producer) traceProduce(ctx context.Context, topic string, partition int, records []Record) (context.Context, func(error)) {
+	op := Operation{Name: OpProduce, Topic: topic, Partition: partition, Records: len(records), Bytes: sizeOf(records)}
+	return p.m.cfg.Trace.begin(ctx, op)
+}
+
+func (p *Producer) produceAny(ctx context.Context, topic string, records []Record) ([]Position, error) {
 	v, err := p.prepare(ctx, topic, records)
 	if err != nil || len(records) == 0 {
 		return nil, explain(ctx, err, "produce to %q", topic)
@@ -158,6 +174,16 @@ func (p *Producer) Produce(ctx context.Context, topic string, records ...Record)
 // ProduceTo is Produce to one partition, whatever the keys are. For a partition
 // that the topic does not have the error is a *NoPartitionError.
 func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32, records ...Record) ([]Position, error) {
+	if p.m.cfg.Trace == nil {
+		return p.produceTo(ctx, topic, partition, records)
+	}
+	ctx, end := p.traceProduce(ctx, topic, int(partition), records)
+	positions, err := p.produceTo(ctx, topic, partition, records)
+	end(err)
+	return positions, err
+}
+
+func (p *Producer) produceTo(ctx context.Context, topic string, partition uint32, records []Record) ([]Position, error) {
 	v, err := p.prepare(ctx, topic, records)
 	if err != nil || len(records) == 0 {
 		return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
@@ -343,6 +369,9 @@ func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
 		_, c.size = fitting(c.records, l.limit)
 	}
 	c.since = p.m.cfg.Clock.Now()
+	if p.m.cfg.Trace != nil {
+		c.values = ctx
+	}
 	if err := p.room.take(ctx, p.life, c.size); err != nil {
 		return l.about(err)
 	}

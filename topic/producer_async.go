@@ -29,6 +29,16 @@ import (
 // called.
 func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record, done func(Position, error)) {
 	c := &call{records: []Record{record}}
+	if p.m.cfg.Trace != nil {
+		inside, end := p.traceProduce(ctx, topic, -1, c.records)
+		told := done
+		ctx, done = inside, func(at Position, err error) {
+			end(err)
+			if told != nil {
+				told(at, err)
+			}
+		}
+	}
 	v, err := p.prepare(ctx, topic, c.records)
 	if err != nil {
 		p.tell(done, Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))

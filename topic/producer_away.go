@@ -25,13 +25,16 @@ func (l *lane) sendAway(b *batch, to target) {
 	m := l.p.m
 	request := encodeProduce(l.address, to.term, b.data)
 	patience := min(m.cfg.CallTimeout, firstAttempt<<min(b.away, 10))
+	op := l.operation(OpForward, b, to.node)
 	l.p.spawn(func() {
 		m.stats.forwarded.Add(1)
-		response, err := l.callLeader(to, request, patience)
+		values, end := m.cfg.Trace.begin(b.values, op)
+		response, err := l.callLeader(values, to, request, patience)
 		var base storage.Offset
 		if err == nil {
 			base, err = decodeProduced(response)
 		}
+		end(err)
 		if unanswered(err) {
 			b.away++ // it is this attempt's alone until answered
 		}
@@ -45,16 +48,21 @@ func unanswered(err error) bool {
 	return err != nil && raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown
 }
 
-// callLeader makes one attempt to have a batch appended elsewhere.
+// callLeader makes one attempt to have a batch appended elsewhere, with the
+// values of a context and until the producer ends.
 //
 // One that is given up is of unknown outcome. With an identity the batch is
 // sent again and appended once, so there is no reason to wait for a leader that
 // has lost its place; without, the answer is waited for.
-func (l *lane) callLeader(to target, request []byte, patience time.Duration) ([]byte, error) {
-	if l.p.cfg.Anonymous {
-		return l.p.m.call(l.p.life, to.node, methodProduce, request, 0)
+func (l *lane) callLeader(values context.Context, to target, request []byte, patience time.Duration) ([]byte, error) {
+	life := l.p.life
+	if values != life {
+		life = valued{life, values}
 	}
-	ctx, cancel := context.WithCancelCause(l.p.life)
+	if l.p.cfg.Anonymous {
+		return l.p.m.call(life, to.node, methodProduce, request, 0)
+	}
+	ctx, cancel := context.WithCancelCause(life)
 	var watch sync.WaitGroup
 	watch.Go(func() { l.watchLeader(ctx, cancel, to, patience) })
 	response, err := l.p.m.call(ctx, to.node, methodProduce, request, 0)

@@ -19,6 +19,7 @@ type call struct {
 	records []Record
 	size    int // taken of the producer's room
 	since   time.Time
+	values  context.Context // of an operation that is traced; else nil
 	// Of the lane's lock:
 	state callState
 	batch *batch // that it was claimed for
@@ -71,7 +72,7 @@ func (c *call) wait(ctx context.Context) (storage.Offset, error) {
 }
 
 func (c *call) free() {
-	c.lane, c.records, c.batch = nil, nil, nil
+	c.lane, c.records, c.batch, c.values = nil, nil, nil, nil
 	c.pool.pool.Put(c)
 }
 
@@ -84,10 +85,11 @@ type ending struct {
 // batch is an encoded batch of a lane that is not answered yet.
 type batch struct {
 	data     []byte
-	calls    []*call  // nil for those that gave up
-	after    []ending // of calls behind it, that hear of their end after it
-	counts   []int    // records of each
-	size     int      // taken of the producer's room
+	values   context.Context // of the first call, traced or not; not its end
+	calls    []*call         // nil for those that gave up
+	after    []ending        // of calls behind it, that hear of their end after it
+	counts   []int           // records of each
+	size     int             // taken of the producer's room
 	count    int
 	first    Sequence
 	since    time.Time // of the oldest call

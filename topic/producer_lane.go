@@ -261,6 +261,7 @@ func (l *lane) claimLocked() *batch {
 	builders := &l.p.m.builders
 	builder := builders.get(l.p.m.cfg.Clock.Now())
 	n, room := 0, min(len(l.mu.queue), 128)
+	b.values = l.p.life
 	b.calls, b.counts = make([]*call, 0, room), make([]int, 0, room)
 claiming:
 	for _, c := range l.mu.queue {
@@ -272,6 +273,9 @@ claiming:
 		case b.size > 0 && b.size+c.size > l.limit:
 			break claiming
 		default:
+			if b.size == 0 && c.values != nil {
+				b.values = context.WithoutCancel(c.values)
+			}
 			for i := range c.records {
 				builder.Append(&c.records[i])
 			}
@@ -321,7 +325,18 @@ func (l *lane) sendHere(b *batch, r *replica) error {
 		return ErrTopicDeleted
 	}
 	b.given = true
-	return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, a.Err) })
+	if l.p.m.cfg.Trace == nil {
+		return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, a.Err) })
+	}
+	_, end := l.p.m.cfg.Trace.begin(b.values, l.operation(OpCommit, b, l.p.m.cfg.Node))
+	err := r.part.appendOwn(Batch{b.data}, func(a Ack) {
+		end(a.Err)
+		l.answered(b, a.Base, a.Err)
+	})
+	if err != nil {
+		end(err)
+	}
+	return err
 }
 
 // answered takes in what became of a batch.

@@ -20,10 +20,13 @@ func (r *Reader) fetch(ctx context.Context, maxBytes int) (Fetched, error) {
 	if ctx == nil {
 		return Fetched{}, explain(ctx, ErrNoContext, "read %v", r)
 	}
+	ctx, end := r.m.cfg.Trace.begin(ctx, Operation{Name: OpFetch, Topic: r.name, Partition: int(r.partition), Bytes: maxBytes})
 	ctx, cancel := until(ctx, r.life)
 	defer cancel()
 	f, err := r.await(ctx, maxBytes)
-	return f, explain(ctx, err, "read %v from offset %d on", r, r.next)
+	err = explain(ctx, err, "read %v from offset %d on", r, r.next)
+	end(err)
+	return f, err
 }
 
 func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
