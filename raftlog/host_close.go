@@ -102,6 +102,9 @@ func (l *loop) exit() {
 	l.ticker.Stop()
 	close(l.journal.rounds)
 	l.rest = l.h.mailbox.close()
+	for _, d := range append(l.due, l.rest.due...) {
+		l.callOne(d) // all that it may do now is to hear that the host has ended
+	}
 	l.rest.refuse()
 	if l.taken != nil {
 		l.taken.refuse()

@@ -17,8 +17,9 @@ import (
 type loop struct {
 	h       *Host
 	ticker  clock.Ticker
-	taken   *inbox // being worked on
-	spare   *inbox // nil while one is
+	taken   *inbox    // being worked on
+	spare   *inbox    // nil while one is
+	due     []dueCall // of Group.OnTurn, to be called before the next inbox is taken
 	out     *outbox
 	effects Effects
 	journal journalQueue
@@ -132,6 +133,7 @@ func (l *loop) touch(g *Group) {
 }
 
 func (l *loop) turn() {
+	l.callDue()
 	if l.taken == nil {
 		l.taken, l.spare = l.h.mailbox.take(l.spare), nil
 	}

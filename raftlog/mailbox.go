@@ -15,6 +15,13 @@ type inbox struct {
 	applied   []applyDone
 	round     *round   // written; at most one is outstanding
 	calls     []func() // rare requests, run by the loop
+	due       []dueCall
+}
+
+// dueCall is a call of Group.OnTurn.
+type dueCall struct {
+	group *Group
+	f     func()
 }
 
 // inboundMessage is one raft message for one group of this node.
@@ -26,7 +33,7 @@ type inboundMessage struct {
 
 func (b *inbox) empty() bool {
 	return len(b.messages) == 0 && len(b.proposals) == 0 && len(b.reads) == 0 &&
-		len(b.applied) == 0 && b.round == nil && len(b.calls) == 0
+		len(b.applied) == 0 && b.round == nil && len(b.calls) == 0 && len(b.due) == 0
 }
 
 // reset forgets everything and keeps the memory.
@@ -82,13 +89,28 @@ func (m *mailbox) wake() {
 	}
 }
 
-// take returns what came and gives spare, which is empty, in exchange.
+// take returns what came and gives spare, which is empty, in exchange. What
+// became due since takeDue stays for the next turn.
 func (m *mailbox) take(spare *inbox) *inbox {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	full := m.mu.filled
+	spare.due, full.due = full.due, nil
 	m.mu.filled = spare
+	if len(spare.due) > 0 { // and whoever posts next does not come first
+		m.wake()
+	}
 	return full
+}
+
+// takeDue returns what is to be called before the rest is taken, and gives spare,
+// which is empty, in exchange.
+func (m *mailbox) takeDue(spare []dueCall) []dueCall {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	due := m.mu.filled.due
+	m.mu.filled.due = spare
+	return due
 }
 
 // close refuses all later posts and returns what was not looked at.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
 
@@ -83,4 +84,9 @@ func (p *Producer) Remembers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.views) + len(p.mu.lanes) + len(p.mu.spent)
+}
+
+// Group is the raft group of a replica on this node.
+func (m *Manager) Group(i storage.Incarnation, partition uint32) *raftlog.Group {
+	return m.replica(address{i, partition}).group
 }

