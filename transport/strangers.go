@@ -117,6 +117,9 @@ func (s *strangers) leave(st *stranger) error {
 // port, which changes with every try; of IPv6 the network of 64 bits, all of
 // whose addresses one host may have.
 func hostOf(a net.Addr) string {
+	if a == nil {
+		return "unknown" // a connection of the host's that does not say
+	}
 	host, _, err := net.SplitHostPort(a.String())
 	if err != nil {
 		return a.String()

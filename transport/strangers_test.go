@@ -70,6 +70,7 @@ func TestHostOf(t *testing.T) {
 	} {
 		require.Equal(t, want, hostOf(&from{addr: addr}))
 	}
+	require.Equal(t, "unknown", hostOf(nil))
 }
 
 // Memory and lines of the log are bounded however many peers are refused, and
