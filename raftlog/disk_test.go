@@ -32,6 +32,7 @@ func TestAStalledDiskMovesLeadership(t *testing.T) {
 			ctx, cancel := withTimeout(5 * election)
 			defer cancel()
 			require.NoError(t, c.leader(2).groups[2].TransferLeadership(ctx, replicaOf(2, sick.id)))
+			require.Same(t, sick, c.leader(2)) // once it has won
 		}
 		release := stallSyncs(sick)
 		defer release()
