@@ -37,6 +37,7 @@ const (
 	codeFenced     byte = 35
 	codeOutOfOrder byte = 36
 	codeNotLeader  byte = 37
+	codeDiskFull   byte = 38
 
 	maxErrorText   = 1 << 12
 	maxErrorFields = 4
@@ -88,6 +89,7 @@ func classify(err error) (byte, []uint64) {
 		fenced     *FencedError
 		outOfOrder *OutOfOrderError
 		notLeader  *raftlog.NotLeaderError
+		diskFull   *raftlog.DiskFullError
 	)
 	switch {
 	case errors.As(err, &large):
@@ -102,6 +104,8 @@ func classify(err error) (byte, []uint64) {
 		return codeOutOfOrder, []uint64{uint64(outOfOrder.Producer), uint64(outOfOrder.Epoch), uint64(outOfOrder.First), uint64(outOfOrder.Next)}
 	case errors.As(err, &notLeader):
 		return codeNotLeader, []uint64{uint64(notLeader.Group), uint64(notLeader.Leader), uint64(notLeader.Node)}
+	case errors.As(err, &diskFull):
+		return codeDiskFull, []uint64{uint64(diskFull.Left), uint64(diskFull.Reserve)}
 	}
 	for code := codeIncarnation; code <= codeNoReplica; code++ {
 		if errors.Is(err, sentinel(code)) {
@@ -157,6 +161,8 @@ func typed(code byte, f [maxErrorFields]uint64) error {
 		return &OutOfOrderError{Producer: ProducerID(f[0]), Epoch: ProducerEpoch(f[1]), First: Sequence(f[2]), Next: Sequence(f[3])}
 	case codeNotLeader:
 		return &raftlog.NotLeaderError{Group: storage.GroupID(f[0]), Leader: storage.ReplicaID(f[1]), Node: storage.NodeID(f[2])}
+	case codeDiskFull:
+		return &raftlog.DiskFullError{Left: int64(f[0]), Reserve: int64(f[1])}
 	}
 	return sentinel(code)
 }

@@ -32,6 +32,7 @@ func someErrors() []error {
 		&topic.OutOfOrderError{Producer: 3, Epoch: 1, First: 9, Next: 8},
 		&topic.OutOfOrderError{Producer: 3, Epoch: 1, First: 7, Next: 8},
 		&raftlog.NotLeaderError{Group: 2, Leader: 21, Node: 1},
+		&raftlog.DiskFullError{Left: 5, Reserve: 100},
 		raftlog.Unknown(raftlog.ErrLeadershipLost),
 		raftlog.Retry(errors.New("something else")),
 		raftlog.Refused(errors.New("something else")),
@@ -54,6 +55,9 @@ func TestErrorsSurviveTheTrip(t *testing.T) {
 	var leader *raftlog.NotLeaderError
 	require.ErrorAs(t, topic.DecodeResponse(topic.EncodeError(&raftlog.NotLeaderError{Node: 3})), &leader)
 	require.Equal(t, storage.NodeID(3), leader.Node)
+	var full *raftlog.DiskFullError
+	require.ErrorAs(t, topic.DecodeResponse(topic.EncodeError(&raftlog.DiskFullError{Left: 5, Reserve: 100})), &full)
+	require.Equal(t, raftlog.DiskFullError{Left: 5, Reserve: 100}, *full)
 	require.ErrorIs(t, topic.DecodeResponse(topic.EncodeError(topic.ErrSealed)), topic.ErrSealed)
 }
 
