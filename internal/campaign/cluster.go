@@ -75,9 +75,8 @@ type node struct {
 // process is one life of a node.
 type process struct {
 	*exec.Cmd
-	killed bool          // by us
-	ended  chan struct{} // closed when it has, with its error
-	err    error
+	ended chan struct{} // closed when it has, with its error
+	err   error
 }
 
 // start starts the node if it does not run.
