@@ -184,20 +184,11 @@ func (p *Producer) ProduceTo(ctx context.Context, topic string, partition uint32
 }
 
 func (p *Producer) produceTo(ctx context.Context, topic string, partition uint32, records []Record) ([]Position, error) {
-	v, err := p.prepare(ctx, topic, records)
+	l, err := p.prepareTo(ctx, topic, partition, records)
 	if err != nil || len(records) == 0 {
 		return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
 	}
-	if checkPartition(&v.topic, partition) != nil { // in the life that this node knows of
-		v.suspect.Store(true)
-		if v, err = p.view(ctx, topic); err == nil {
-			err = checkPartition(&v.topic, partition)
-		}
-		if err != nil {
-			return nil, explain(ctx, err, "produce to %s/%d", topic, partition)
-		}
-	}
-	return p.produce(ctx, p.lane(v, partition), records)
+	return p.produce(ctx, l, records)
 }
 
 // prepare refuses what cannot be appended, and finds the topic.
@@ -211,6 +202,24 @@ func (p *Producer) prepare(ctx context.Context, topic string, records []Record) 
 		err = tooLarge(records, int(v.topic.Config.MaxRecordBytes))
 	}
 	return v, err
+}
+
+// prepareTo is prepare for one partition.
+func (p *Producer) prepareTo(ctx context.Context, topic string, partition uint32, records []Record) (*lane, error) {
+	v, err := p.prepare(ctx, topic, records)
+	if err != nil || len(records) == 0 {
+		return nil, err
+	}
+	if checkPartition(&v.topic, partition) != nil { // in the life that this node knows of
+		v.suspect.Store(true)
+		if v, err = p.view(ctx, topic); err == nil {
+			err = checkPartition(&v.topic, partition)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return p.lane(v, partition), nil
 }
 
 // tooLarge returns a *TooLargeError, or nil.
@@ -375,7 +384,7 @@ func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
 	if err := p.room.take(ctx, p.life, c.size); err != nil {
 		return l.about(err)
 	}
-	l.enqueue(c)
+	l.enqueue(ctx, c)
 	return nil
 }
 

@@ -5,8 +5,6 @@ import (
 	"runtime/debug"
 
 	"go.uber.org/zap"
-
-	"github.com/stelelog/stele/storage"
 )
 
 // ProduceAsync is Produce of one record that does not wait for the answer. done
@@ -28,38 +26,56 @@ import (
 // find the topic, until ctx ends. The record must not change until done is
 // called.
 func (p *Producer) ProduceAsync(ctx context.Context, topic string, record Record, done func(Position, error)) {
-	c := &call{records: []Record{record}}
-	if p.m.cfg.Trace != nil {
-		inside, end := p.traceProduce(ctx, topic, -1, c.records)
-		told := done
-		ctx, done = inside, func(at Position, err error) {
-			end(err)
-			if told != nil {
-				told(at, err)
-			}
-		}
-	}
+	c := p.calls.getAsync(record, done)
+	ctx = p.traceAsync(ctx, topic, -1, c)
 	v, err := p.prepare(ctx, topic, c.records)
 	if err != nil {
-		p.tell(done, Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
+		p.refuse(c, Position{Offset: NoOffset}, explain(ctx, err, "produce to %q", topic))
 		return
 	}
-	l := p.choose(v, record.Key)
-	stop := func() bool { return true }
-	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { l.giveUp(ctx, c) })
+	p.beginAsync(ctx, p.choose(v, record.Key), c)
+}
+
+// ProduceToAsync is ProduceAsync to one partition, whatever the key is. For a
+// partition that the topic does not have the error is a *NoPartitionError.
+func (p *Producer) ProduceToAsync(ctx context.Context, topic string, partition uint32, record Record, done func(Position, error)) {
+	c := p.calls.getAsync(record, done)
+	ctx = p.traceAsync(ctx, topic, int(partition), c)
+	l, err := p.prepareTo(ctx, topic, partition, c.records)
+	if err != nil {
+		p.refuse(c, Position{Partition: partition, Offset: NoOffset}, explain(ctx, err, "produce to %s/%d", topic, partition))
+		return
 	}
-	c.done = func(base storage.Offset, err error) {
-		stop()
-		p.tell(done, Position{Partition: l.partition, Offset: base}, err)
-	}
+	p.beginAsync(ctx, l, c)
+}
+
+func (p *Producer) beginAsync(ctx context.Context, l *lane, c *call) {
 	if err := p.begin(ctx, l, c); err != nil {
-		c.done(NoOffset, err)
-		return
+		p.refuse(c, Position{Partition: l.partition, Offset: NoOffset}, err)
 	}
-	if ctx.Err() != nil { // perhaps before there was anything to give up
-		l.giveUp(ctx, c)
+}
+
+// traceAsync tells the host of the call, and when it ends.
+func (p *Producer) traceAsync(ctx context.Context, topic string, partition int, c *call) context.Context {
+	if p.m.cfg.Trace == nil {
+		return ctx
 	}
+	inside, end := p.traceProduce(ctx, topic, partition, c.records)
+	done := c.done
+	c.done = func(at Position, err error) {
+		end(err)
+		if done != nil {
+			done(at, err)
+		}
+	}
+	return inside
+}
+
+// refuse ends a call that was not queued.
+func (p *Producer) refuse(c *call, at Position, err error) {
+	done := c.done
+	c.free()
+	p.tell(done, at, err)
 }
 
 // tell calls a function of the host: what it does must not end the goroutine.
@@ -83,9 +99,13 @@ func (p *Producer) tell(done func(Position, error), at Position, err error) {
 // the group's would stop while one waits, and two of other nodes' answers may
 // be on their way at once.
 func (l *lane) unlock(out []ending) {
+	waiting := out[:0]
 	for _, e := range out {
-		if e.call.done != nil {
+		if e.call.async {
+			l.unwatchLocked(e.call)
 			l.mu.untold = append(l.mu.untold, e)
+		} else {
+			waiting = append(waiting, e)
 		}
 	}
 	if len(l.mu.untold) > 0 && !l.mu.telling {
@@ -93,11 +113,9 @@ func (l *lane) unlock(out []ending) {
 		l.p.tells(l, true)
 		go l.callBack()
 	}
-	l.mu.Unlock()
-	for _, e := range out {
-		if e.call.done == nil {
-			e.call.ready <- e.ended
-		}
+	l.mu.Unlock() // and those that are called back may be other calls by now
+	for _, e := range waiting {
+		e.call.ready <- e.ended
 	}
 }
 
@@ -127,7 +145,7 @@ func (l *lane) callBack() {
 			e := box.endings[box.next]
 			box.endings[box.next] = ending{}
 			box.next++
-			e.call.done(e.base, e.err)
+			l.callBackOne(e)
 		}
 		l.mu.Lock()
 		if len(l.mu.untold) == 0 {
@@ -146,17 +164,27 @@ func (l *lane) callBack() {
 	}
 }
 
+func (l *lane) callBackOne(e ending) {
+	if e.call.mark != nil {
+		e.call.mark()
+		return
+	}
+	done := e.call.done
+	e.call.free()
+	l.p.tell(done, Position{Partition: l.partition, Offset: e.base}, e.err)
+}
+
 // mark has passed called when all calls that the lane has now were told what
 // became of them.
 func (l *lane) mark(passed func()) {
-	c := &call{lane: l, since: l.p.m.cfg.Clock.Now(), done: func(storage.Offset, error) { passed() }}
+	c := &call{lane: l, since: l.p.m.cfg.Clock.Now(), async: true, mark: passed}
 	l.mu.Lock()
 	l.queueLocked(c)
 	l.unlock(l.passLocked(nil))
 }
 
 // isMark reports whether a call is not one, but waits for those before it.
-func (c *call) isMark() bool { return c.size == 0 }
+func (c *call) isMark() bool { return c.mark != nil }
 
 // passLocked takes marks from the front of the queue: they wait for flight, if
 // that is not empty.

@@ -25,9 +25,14 @@ type call struct {
 	batch *batch // that it was claimed for
 	place int    // in batch.calls, or counted from the lane's first call on
 
-	// One of the two hears of the end, once.
-	ready chan ended                           // buffered
-	done  func(base storage.Offset, err error) // in its turn; a mark (isMark) has nothing else
+	// Who waits hears of the end on a channel, who does not by a callback, in its
+	// turn.
+	ready chan ended // buffered
+	async bool
+	done  func(Position, error) // of an async call; nil: nobody cares
+	one   [1]Record             // records of an async call
+	watch *watch                // of an async call's context; nil: it never ends
+	mark  func()                // see lane.mark
 }
 
 type callState uint8
@@ -57,6 +62,14 @@ func (p *callPool) get(records []Record, size int) *call {
 	return c
 }
 
+// getAsync returns a call of one record that nobody waits for.
+func (p *callPool) getAsync(record Record, done func(Position, error)) *call {
+	c := p.get(nil, 0)
+	c.async, c.done, c.one[0] = true, done, record
+	c.records = c.one[:]
+	return c
+}
+
 // wait returns what became of the call, which is not to be used any more.
 func (c *call) wait(ctx context.Context) (storage.Offset, error) {
 	select {
@@ -71,8 +84,11 @@ func (c *call) wait(ctx context.Context) (storage.Offset, error) {
 	return e.base, e.err
 }
 
+// free gives a call back. Nobody else may know of it any more: neither its lane
+// nor its batch do once it has ended, and contexts only know lanes.
 func (c *call) free() {
-	c.lane, c.records, c.batch, c.values = nil, nil, nil, nil
+	c.lane, c.records, c.batch, c.values, c.watch = nil, nil, nil, nil, nil
+	c.async, c.done, c.one[0] = false, nil, Record{}
 	c.pool.pool.Put(c)
 }
 

@@ -62,7 +62,8 @@ type lane struct {
 		pause      backoff
 		last       error // of the last attempt
 		ended      error
-		due        bool     // turn will be called
+		due        bool // turn will be called
+		watches    watches
 		untold     []ending // of callbacks, in their order
 		telling    bool     // somebody is calling back
 	}
@@ -90,8 +91,13 @@ func (l *lane) leaderless() bool {
 	return !l.p.m.leaderOf(l.address, l.place).sure
 }
 
-// enqueue queues a call, which holds its size of the producer's room.
-func (l *lane) enqueue(c *call) {
+// enqueue queues a call, which holds its size of the producer's room. A call
+// that nobody waits for ends with ctx.
+func (l *lane) enqueue(ctx context.Context, c *call) {
+	var done <-chan struct{}
+	if c.async {
+		done = ctx.Done()
+	}
 	l.mu.Lock()
 	var out []ending
 	if err := l.mu.ended; err != nil {
@@ -99,6 +105,9 @@ func (l *lane) enqueue(c *call) {
 		l.p.room.give(c.size)
 		out = append(out, ending{c, ended{NoOffset, notSent(err)}})
 	} else {
+		if done != nil {
+			l.watchLocked(ctx, done, c)
+		}
 		l.queueLocked(c)
 		l.waiting.Add(int64(c.size))
 		out = l.pumpSoonLocked(nil)
@@ -164,21 +173,24 @@ func notSent(err error) error {
 // giveUp ends a call whose context has ended.
 func (l *lane) giveUp(ctx context.Context, c *call) {
 	l.mu.Lock()
+	l.unlock(l.giveUpLocked(nil, ctx, c))
+}
+
+func (l *lane) giveUpLocked(out []ending, ctx context.Context, c *call) []ending {
 	var err error
-	var out []ending
+	var passed []ending
 	switch c.state {
 	case callWaiting:
-		out = l.leaveLocked(c)
+		passed = l.leaveLocked(c)
 		err = l.notTakenLocked(ctx.Err())
 	case callClaimed:
 		c.batch.calls[c.place] = nil
 		err = &callError{fmt.Sprintf("the records for %v were sent and not answered", l.at()), raftlog.UnknownCause(ctx)}
 	default:
-		l.mu.Unlock()
-		return
+		return out
 	}
 	c.state = callEnded
-	l.unlock(append([]ending{{c, ended{NoOffset, err}}}, out...))
+	return append(append(out, ending{c, ended{NoOffset, err}}), passed...)
 }
 
 // leaveLocked takes a call out of the queue, from wherever it is, and returns
@@ -392,7 +404,7 @@ func (l *lane) removeLocked(out []ending, b *batch, base storage.Offset, err err
 	}
 	before := l.mu.flight[i-1]
 	for _, e := range b.end(nil, base, l.about(err)) {
-		if e.call.done == nil {
+		if !e.call.async {
 			out = append(out, e)
 		} else {
 			before.after = append(before.after, e)
@@ -482,6 +494,7 @@ func (l *lane) endLocked(out []ending, err error) []ending {
 		out = append(out, ending{c, ended{NoOffset, notSent(err)}})
 	}
 	l.mu.flight, l.mu.queue = nil, nil
+	l.mu.watches.endIdle()
 	l.waiting.Store(0)
 	l.dropLocked()
 	return out

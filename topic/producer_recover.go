@@ -99,7 +99,7 @@ func (l *lane) expireLocked(out []ending) []ending {
 			continue
 		case !c.since.Before(limit):
 			return out
-		case c.done != nil && len(l.mu.flight) > 0:
+		case c.async && len(l.mu.flight) > 0:
 			continue // it is not to hear of its end before those
 		}
 		c.state = callEnded
