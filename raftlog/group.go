@@ -3,7 +3,6 @@ package raftlog
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync/atomic"
 
 	"github.com/stelelog/stele/storage"
@@ -25,7 +24,7 @@ type Group struct {
 	essential func([]byte) bool
 	log       *storage.Log
 
-	peers   atomic.Pointer[map[ReplicaID]NodeID]
+	peers   atomic.Pointer[[]place] // few, and asked for each message: not a map
 	status  atomic.Pointer[Status]
 	wanted  atomic.Bool   // somebody looked at status: refresh it at the next tick
 	applied atomic.Uint64 // Index: applied, in the log and readable
@@ -186,12 +185,28 @@ func (g *Group) Readable() (Index, bool) {
 
 // UpdatePeers replaces the map of who is where.
 func (g *Group) UpdatePeers(peers map[ReplicaID]NodeID) {
-	peers = maps.Clone(peers)
-	g.peers.Store(&peers)
+	places := make([]place, 0, len(peers))
+	for r, node := range peers {
+		places = append(places, place{r, node})
+	}
+	g.peers.Store(&places)
+}
+
+// place is where a replica is.
+type place struct {
+	replica ReplicaID
+	node    NodeID
 }
 
 // node returns where a replica is, 0 if that is not known.
-func (g *Group) node(r ReplicaID) NodeID { return (*g.peers.Load())[r] }
+func (g *Group) node(r ReplicaID) NodeID {
+	for _, p := range *g.peers.Load() {
+		if p.replica == r {
+			return p.node
+		}
+	}
+	return 0
+}
 
 // TransferLeadership hands leadership to another voter, 0: the best prepared.
 // It returns nil once this replica leads no more. The error is Retry:
