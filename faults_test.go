@@ -3,6 +3,7 @@ package stele_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -223,6 +224,67 @@ func TestTheDiskOfALeaderStalls(t *testing.T) {
 		verifyAll(c, l, load)
 		require.Zero(t, gauge(t, registry, "stele_disk_stalled", c.Member(sick).Name))
 	})
+}
+
+// One node after the other loses power, while another one is cut off or waits
+// for its disk: what a quorum acknowledged may have been durable on the one that
+// was not reached meanwhile, and on the one that lost power.
+//
+// Property: S2 (red: the sync of the journal skipped)
+func TestPowerLossInTurn(t *testing.T) {
+	from, to := seeds(t)
+	acked := 0
+	for seed := from; seed < from+(to-from+7)/8; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			testcluster.Run(t, testcluster.Options{Seed: seed}, func(c *testcluster.Cluster) {
+				c.StartAll()
+				mustCreate(c, 0, "orders", 2)
+				l := c.NewLedger("orders")
+				for range 4 {
+					powerLossBeside(c, l, rng)
+				}
+				acked += l.Acked()
+				for i := range c.Size() {
+					c.Close(i)
+				}
+				require.GreaterOrEqual(c.T, c.CompareOffline(), l.Acked())
+			})
+		})
+	}
+	require.Positive(t, acked)
+}
+
+// powerLossBeside has one node lose power while another one takes no part, for
+// random times under load, and verifies what comes back.
+func powerLossBeside(c *testcluster.Cluster, l *testcluster.Ledger, rng *rand.Rand) {
+	c.T.Helper()
+	upTo := func(d time.Duration) { c.Sleep(time.Duration(rng.Int64N(int64(d)))) }
+	nodes := rng.Perm(c.Size())
+	absent, victim := nodes[0], nodes[1]
+	load := l.StartLoad(2, 2, time.Duration(rng.IntN(10))*time.Millisecond)
+	upTo(time.Second)
+	var back func()
+	if rng.IntN(2) == 0 {
+		c.Isolate(absent)
+		back = func() { c.Rejoin(absent) }
+	} else {
+		back = stallJournal(c, absent)
+	}
+	defer back()
+	upTo(3 * time.Second)
+	c.PowerLoss(victim)
+	upTo(time.Second)
+	load.Stop()
+	if rng.IntN(2) == 0 {
+		back()
+		upTo(time.Second)
+	}
+	c.Start(victim)
+	upTo(3 * time.Second) // without the absent one, or with it
+	back()
+	c.WaitReady()
+	l.Verify(rng.IntN(c.Size()))
 }
 
 // gauge reads a metric of a node.
