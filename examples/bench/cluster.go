@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/storage"
-	"github.com/stelelog/stele/topic"
 )
 
 const (
@@ -30,8 +28,7 @@ type cluster struct {
 	dir     string
 	files   *countingFS
 	members []*member
-	keys    [][]byte // keys[p] is a key whose records go to partition p
-	sent    []tally  // by partition: what was acknowledged
+	sent    []tally // by partition: what was acknowledged
 }
 
 // member is one node; node is nil while it is down.
@@ -51,7 +48,7 @@ func startCluster(ctx context.Context, c cell) (*cluster, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	k := &cluster{cell: c, dir: dir, files: &countingFS{FS: storage.DiskFS()}, keys: keysFor(uint32(c.Partitions)), sent: make([]tally, c.Partitions)}
+	k := &cluster{cell: c, dir: dir, files: &countingFS{FS: storage.DiskFS()}, sent: make([]tally, c.Partitions)}
 	if err := k.start(ctx); err != nil {
 		return nil, errors.Join(err, k.remove())
 	}
@@ -206,17 +203,4 @@ func (k *cluster) remove() error {
 		}
 	}
 	return os.RemoveAll(k.dir)
-}
-
-// keysFor finds a short key for each of n partitions.
-func keysFor(n uint32) [][]byte {
-	keys := make([][]byte, n)
-	for i, missing := uint64(0), n; missing > 0; i++ {
-		key := binary.AppendUvarint(nil, i)
-		if p := topic.PartitionOf(key, n); keys[p] == nil {
-			keys[p] = key
-			missing--
-		}
-	}
-	return keys
 }

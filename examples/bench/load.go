@@ -164,7 +164,7 @@ func (p *pump) many(ctx context.Context, ways []*member, l lane, own *latencies)
 		s.number, s.partition = number, l.partitions[i%len(l.partitions)]
 		binary.LittleEndian.PutUint64(s.value, number)
 		s.began = time.Now()
-		ways[s.partition].producer.ProduceAsync(ctx, topicName, stele.Record{Key: p.k.keys[s.partition], Value: s.value}, s.done)
+		ways[s.partition].producer.ProduceToAsync(ctx, topicName, uint32(s.partition), stele.Record{Value: s.value}, s.done)
 	}
 }
 

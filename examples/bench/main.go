@@ -17,7 +17,7 @@
 //	produce   a closed loop: -inflight records are on their way at any time, in
 //	          equal shares for all partitions. One second of warm-up is not
 //	          counted. With one in flight of a partition the call is
-//	          Producer.ProduceTo, which waits; else it is ProduceAsync.
+//	          Producer.ProduceTo, which waits; else it is ProduceToAsync.
 //	consume   -load bytes are produced, then read, by a reader for each partition
 //	idle      one record is produced to each partition, then nothing happens
 //	failover  one caller for each partition produces all the time; the node that

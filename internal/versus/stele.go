@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stelelog/stele"
-	"github.com/stelelog/stele/topic"
 )
 
 func init() { register("stele", func() Subject { return &steleSubject{} }) }
@@ -24,7 +22,6 @@ func init() { register("stele", func() Subject { return &steleSubject{} }) }
 // leader's server, two are called on the leader.
 type steleSubject struct {
 	members []*steleMember
-	keys    [][]byte // keys[p] is a key whose records go to partition p
 	lead    []atomic.Pointer[steleMember]
 }
 
@@ -51,7 +48,7 @@ func (s *steleSubject) Name() string { return "stele" }
 func (s *steleSubject) Note(bool) string {
 	return "one topic, all nodes hold all partitions, default configuration, built-in TCP over loopback; " +
 		"records go through a producer (idempotent, no compression) of the node that leads the partition, in process; " +
-		"journal synced on a quorum before the ack; ProduceAsync gives records a key of 1 to 3 bytes that names the partition; " +
+		"journal synced on a quorum before the ack; " +
 		"Consume reads through any node"
 }
 
@@ -86,7 +83,6 @@ func (s *steleSubject) Start(ctx context.Context, dir string, nodes, partitions 
 	if err != nil && !errors.Is(err, stele.ErrTopicExists) {
 		return err
 	}
-	s.keys = steleKeys(uint32(partitions))
 	s.lead = make([]atomic.Pointer[steleMember], partitions)
 	for s.look() < partitions {
 		if err := sleepCtx(ctx, 5*time.Millisecond); err != nil {
@@ -94,19 +90,6 @@ func (s *steleSubject) Start(ctx context.Context, dir string, nodes, partitions 
 		}
 	}
 	return nil
-}
-
-// steleKeys finds a short key for each partition.
-func steleKeys(partitions uint32) [][]byte {
-	keys := make([][]byte, partitions)
-	for i, missing := uint64(0), partitions; missing > 0; i++ {
-		key := binary.AppendUvarint(nil, i)
-		if p := topic.PartitionOf(key, partitions); keys[p] == nil {
-			keys[p] = key
-			missing--
-		}
-	}
-	return keys
 }
 
 // look notes the leader of every partition that has one, and counts those.
@@ -154,7 +137,7 @@ func (f *steleFuture) Wait(ctx context.Context) error {
 
 func (s *steleSubject) ProduceAsync(ctx context.Context, p int, v []byte) (Future, error) {
 	f := steleFutures.Get().(*steleFuture)
-	s.lead[p].Load().producer.ProduceAsync(ctx, steleTopic, stele.Record{Key: s.keys[p], Value: v}, f.done)
+	s.lead[p].Load().producer.ProduceToAsync(ctx, steleTopic, uint32(p), stele.Record{Value: v}, f.done)
 	return f, nil
 }
 
