@@ -88,7 +88,7 @@ func verifyAll(c *testcluster.Cluster, l *testcluster.Ledger, load *testcluster.
 //
 // Property: S5, P7 (red: the error of a round taken for a success; a failed sync tried again)
 func TestJournalFailsOnTheLeader(t *testing.T) {
-	for seed, kind := range []simfs.OpKind{simfs.OpWrite, simfs.OpSync, simfs.OpWrite, simfs.OpSync} {
+	for seed, kind := range []simfs.OpKind{simfs.OpWrite, simfs.OpSync} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			testcluster.Run(t, testcluster.Options{Seed: uint64(seed)}, func(c *testcluster.Cluster) {
 				t := c.T
@@ -234,7 +234,7 @@ func TestTheDiskOfALeaderStalls(t *testing.T) {
 func TestPowerLossInTurn(t *testing.T) {
 	from, to := seeds(t)
 	acked := 0
-	for seed := from; seed < from+(to-from+7)/8; seed++ {
+	for seed := from; seed < from+(to-from+11)/12; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 2))
 			testcluster.Run(t, testcluster.Options{Seed: seed}, func(c *testcluster.Cluster) {
