@@ -371,10 +371,17 @@ func TestAllDisksAreFull(t *testing.T) {
 			return err
 		})
 		require.NoError(t, p.Close(t.Context()))
+		here := false // the one that refused is this node itself
 		err = refusedAsFull(c, func(ctx context.Context) error {
+			before := c.MetadataLeader()
 			_, err := c.Node(0).CreateTopic(ctx, "more", stele.TopicConfig{Partitions: 1})
+			here = before == 0 && c.MetadataLeader() == 0
 			return err
 		})
+		if here {
+			var full *stele.DiskFullError
+			require.ErrorAs(t, err, &full)
+		}
 		require.Equal(t, stele.OutcomeRetry, stele.OutcomeOf(err))
 
 		load.Stop()
