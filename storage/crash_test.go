@@ -42,7 +42,7 @@ func script(w *world) error {
 		w.checkpoint,
 		w.applySome,
 		w.rotation(appendSome, reset),
-		w.rounds(appendSome, appendSome, appendSome),
+		w.rounds(appendSome, reset, appendSome, appendSome),
 		w.mark,
 	}
 	for _, step := range steps {
@@ -365,7 +365,7 @@ func TestMutants(t *testing.T) {
 		"closed generation may end short": {20, damaged},
 		"directory not synced":            {0, randomly},
 		"durable copy is written first":   {7, openTwice},
-		"failed logs trusted":             {0, randomly},
+		"failed logs trusted":             {160, randomly},
 		"free behind the newer copy":      {0, damaged},
 		"killed opens pin files":          {0, killedOpens},
 		"logs not synced":                 {0, randomly},

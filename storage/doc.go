@@ -30,7 +30,8 @@
 // a new generation, and only then returns: see recovery.go, which says why
 // nothing promised is lost whenever power fails, and format.go for the bytes.
 // The partition logs are not read. Each is cut at its position by OpenLog and
-// written again through raft, from the entries in ReplicaState.Tail.
+// written again through raft, from the entries in ReplicaState.Tail. A replica that
+// gets a snapshot changes over to another log by one frame, a reset.
 //
 // A partition log holds committed entries with what applying them decided: the
 // verdict and the offsets. It is never truncated by a conflict. Its segments
@@ -43,6 +44,7 @@
 //	<dir>/journal/<number>.journal  checkpoint.0  checkpoint.1
 //	<dir>/topics/<name>@<incarnation>/INCARNATION
 //	<dir>/topics/<name>@<incarnation>/<partition>.<replica>/   the partition logs
+//	<dir>/topics/<name>@<incarnation>/<partition>.<replica>/<reset>.reset/   since a reset
 //	<dir>/quarantine/<name>@<incarnation>~<n>/REASON
 //	<dir>/reserve/<n>.ballast    room for when the disk is full: reserve.go
 //

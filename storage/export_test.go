@@ -59,6 +59,11 @@ func ReadJournal(fs FS, dir string) ([]ReplicaState, error) {
 	return r.states, nil
 }
 
+// TrimCount decides how many segments a Trim lets go.
+func TrimCount(sizes []int64, whole int, limit, keep int64) int {
+	return trimCount(sizes, whole, limit, keep)
+}
+
 // Break returns a Config whose store breaks the named rule of the journal.
 func Break(c Config, rule string) Config {
 	*rules(&c.broken)[rule] = true

@@ -53,6 +53,9 @@ import (
 //	                 uvarint length, data
 //	created, reset:  uvarint length and bytes of the directory, uvarint reset,
 //	                 index, term, next offset; configuration
+//	staged:          a reset to a log that holds entries up to the index: as a
+//	                 reset, then uvarint start index, start term, segment index,
+//	                 segment offset, segment bytes, aux index
 //	destroyed, set aside: nothing
 //
 // A configuration is four lists (voters, learners, outgoing voters, next

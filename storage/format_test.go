@@ -121,7 +121,7 @@ func TestJournalFormatIsPinned(t *testing.T) {
 }
 
 func TestUnknownKindsAreRefused(t *testing.T) {
-	for _, body := range [][]byte{{7, 1, 1}, {0, 1, 1}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 3, 0}} {
+	for _, body := range [][]byte{{8, 1, 1}, {0, 1, 1}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 3, 0}} {
 		_, err := storage.DecodeFrames(body)
 		require.ErrorContains(t, err, "not known to this build")
 	}

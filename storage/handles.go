@@ -60,6 +60,9 @@ func (h *handles) pinFor(s *segment, maySync bool) (*handle, error) {
 	}
 	file, err := s.open(h.fs)
 	if err != nil {
+		if _, retired := h.kept(s); retired != nil {
+			err = retired // it was removed meanwhile
+		}
 		return nil, err
 	}
 	h.mu.Lock()

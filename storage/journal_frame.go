@@ -7,15 +7,30 @@ import (
 
 // appendJournalFrame appends the encoded frame to b.
 func appendJournalFrame(b []byte, f *Frame) []byte {
-	b = binary.AppendUvarint(b, uint64(f.Kind))
+	kind := f.Kind
+	if kind == FrameReset && f.Begin.Log != nil {
+		kind = frameStaged
+	}
+	b = binary.AppendUvarint(b, uint64(kind))
 	b = binary.AppendUvarint(b, uint64(f.Group))
 	b = binary.AppendUvarint(b, uint64(f.Replica))
-	switch f.Kind {
+	switch kind {
 	case FrameAppend, FrameCarry:
 		b = appendHardState(b, f.Hard)
 		b = appendEntries(b, f.Entries)
 	case FrameCreated, FrameReset:
 		b = appendBegin(b, f.Begin)
+	case frameStaged:
+		b = appendStaged(appendBegin(b, f.Begin), f.Begin.Log)
+	}
+	return b
+}
+
+// appendStaged appends what a Begin does not say of a log.
+func appendStaged(b []byte, p *LogPosition) []byte {
+	for _, v := range [...]uint64{uint64(p.StartIndex), uint64(p.StartTerm), uint64(p.SegIndex), uint64(p.SegOffset),
+		uint64(p.SegBytes), uint64(p.AuxIndex)} {
+		b = binary.AppendUvarint(b, v)
 	}
 	return b
 }
@@ -93,7 +108,7 @@ func (d *decoder) frame() Frame {
 	switch {
 	case d.err != nil:
 		return f
-	case kind < uint64(FrameAppend) || kind > uint64(FrameSetAside):
+	case kind < uint64(FrameAppend) || kind > uint64(frameStaged):
 		d.fail(fmt.Errorf("kind %d %w", kind, errUnknown))
 		return f
 	}
@@ -104,8 +119,28 @@ func (d *decoder) frame() Frame {
 		f.Entries = d.entries()
 	case FrameCreated, FrameReset:
 		f.Begin = d.begin()
+	case frameStaged:
+		f.Kind, f.Begin = FrameReset, d.begin()
+		f.Begin.Log = d.staged(f.Begin)
 	}
 	return f
+}
+
+// staged reads where the log of a reset stands.
+func (d *decoder) staged(g *Begin) *LogPosition {
+	p := &LogPosition{
+		Reset: g.Reset, LastIndex: g.Index, LastTerm: g.Term, NextOffset: g.NextOffset, Exists: true,
+		StartIndex: Index(d.uvarint()),
+		StartTerm:  Term(d.uvarint()),
+		SegIndex:   Index(d.uvarint()),
+		SegOffset:  d.offset(),
+		SegBytes:   int64(d.offset()),
+		AuxIndex:   Index(d.uvarint()),
+	}
+	if err := checkPosition(*p); d.err == nil && err != nil {
+		d.fail(err)
+	}
+	return p
 }
 
 func (d *decoder) hardState() HardState {

@@ -60,15 +60,18 @@ func (g *gate) admitFrame(f *Frame) error {
 	case FrameAppend:
 		return p.append(f.Hard, f.Entries)
 	case FrameCreated:
-		if p != nil || f.Begin == nil || f.Begin.Dir == "" || f.Begin.Reset != 0 || f.Replica == 0 {
+		if p != nil || f.Begin == nil || f.Begin.Dir == "" || f.Begin.Reset != 0 || f.Begin.Log != nil || f.Replica == 0 {
 			return errors.New("a replica begins once, by an id, with a directory")
 		}
 		g.replicas[f.Replica] = &progress{
 			group: f.Group, live: true, hard: beginHard(HardState{}, f.Begin), last: f.Begin.Index,
 		}
 	case FrameReset:
-		if f.Begin == nil || f.Begin.Reset == 0 || f.Begin.Reset == p.reset || f.Begin.Index < p.hard.Commit {
+		if f.Begin == nil || f.Begin.Reset == p.reset || f.Begin.Index < p.hard.Commit {
 			return errors.New("a reset has an id of its own and loses nothing that is committed")
+		}
+		if err := f.Begin.Validate(); err != nil {
+			return err
 		}
 		p.reset, p.last, p.hard = f.Begin.Reset, f.Begin.Index, beginHard(p.hard, f.Begin)
 	case FrameDestroyed:

@@ -23,7 +23,6 @@ type Log struct {
 	replica ReplicaID
 	rel     string // its directory, as in ReplicaState.Dir
 	dir     string // its directory in the file system
-	start   waypoint
 
 	writing sync.Mutex // held by Append and WriteAux; guards writer
 	writer  writer
@@ -36,7 +35,9 @@ type Log struct {
 
 	mu struct {
 		sync.RWMutex
-		segments []*segment // oldest first; only grows: a reader may keep it
+		segments []*segment // oldest first; a reader may keep it, so what it holds never changes
+		start    waypoint   // of the first one, or where that will begin
+		trimmed  []*segment // oldest first: no longer of the log, and their files wait for the table
 		pos      LogPosition
 		unsynced []*segment // written since the last sync, oldest first
 		newNames bool       // files were made, renamed or removed since then
@@ -48,6 +49,7 @@ type Log struct {
 // view is what a reader sees: everything up to pos.
 type view struct {
 	segments []*segment
+	start    waypoint
 	pos      LogPosition
 }
 
@@ -57,7 +59,7 @@ func (l *Log) view() (view, error) {
 	if l.abandoned.Load() {
 		return view{}, ErrClosed
 	}
-	return view{l.mu.segments, l.mu.pos}, nil
+	return view{l.mu.segments, l.mu.start, l.mu.pos}, nil
 }
 
 // OpenLog opens the partition log of a live replica at st.Log: everything
@@ -65,6 +67,8 @@ func (l *Log) view() (view, error) {
 // shorter, or missing though it exists, is a *DamageError; a topic directory
 // without the marker of its name a *MarkerError. A replica's log can be open
 // once. Files and directories are made by the first Append that needs them.
+// Logs of the replica that st.Log.Reset does not name are unlinked: those that a
+// reset replaced, and those that were staged for one that did not come.
 // Safe for concurrent use.
 func (s *Store) OpenLog(st ReplicaState) (*Log, error) { return s.logs.openLog(st) }
 
@@ -82,17 +86,19 @@ func (s *logSet) openLog(st ReplicaState) (*Log, error) {
 	// Once it is registered a checkpoint may sync it: not before it is made.
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
-	if err := s.register(l); err != nil {
+	if err := s.register(l, st.Log.Reset); err != nil {
 		return nil, err
 	}
 	err = s.checkMarker(st.Dir)
+	var names []string
 	if err == nil {
-		err = l.cut(st.Log)
+		names, err = l.cut(st.Log)
 	}
 	if err != nil {
 		s.unregister(l)
 		return nil, err
 	}
+	s.unlinkOthers(st, names)
 	return l, nil
 }
 
@@ -109,7 +115,7 @@ func (l *Log) Position() LogPosition {
 func (l *Log) StartOffset() Offset {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.start.offset
+	return l.mu.start.offset
 }
 
 // NextOffset is the offset that the next record gets.
@@ -150,7 +156,7 @@ func (l *Log) abandon() {
 	l.logs.unregister(l)
 	_ = l.fail(ErrClosed)
 	l.mu.RLock()
-	segments := slices.Concat(l.mu.segments, l.writer.sealed) // the latter of a failed Append
+	segments := slices.Concat(l.mu.trimmed, l.mu.segments, l.writer.sealed) // the last of a failed Append
 	l.mu.RUnlock()
 	for _, s := range segments {
 		l.logs.files.retire(s)

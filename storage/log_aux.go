@@ -90,21 +90,23 @@ func (l *Log) ReadAux(i Index) ([]byte, error) {
 	return data, nil
 }
 
-// namedAux is the side file that a row of the table names.
-type namedAux struct {
-	reset uint64 // of its log
-	index Index
+// named is what a row of the table says of a log's beginning.
+type named struct {
+	reset uint64 // of the log
+	start Index  // the log holds entries above it
+	aux   Index  // the side file; 0: none
 }
 
 // checkpointed is called with the rows of the newest copy of the table once they
 // are durable. The other copy names what the rows before named, so the side
-// files of the same log below both are needed no more. A failure to remove one
-// is no failure: it is removed with the next.
+// files and the trimmed segments of the same log below both are needed no more.
+// A failure to remove one is no failure: it is removed at the next open, a side
+// file with the next.
 func (s *logSet) checkpointed(rows []ReplicaState) {
-	now := map[ReplicaID]namedAux{}
+	now := map[ReplicaID]named{}
 	for i := range rows {
-		if p := &rows[i].Log; p.AuxIndex != 0 {
-			now[rows[i].Replica] = namedAux{p.Reset, p.AuxIndex}
+		if p := &rows[i].Log; p.AuxIndex != 0 || p.StartIndex > 1 {
+			now[rows[i].Replica] = named{p.Reset, p.StartIndex, p.AuxIndex}
 		}
 	}
 	s.mu.Lock()
@@ -113,12 +115,17 @@ func (s *logSet) checkpointed(rows []ReplicaState) {
 	s.mu.Unlock()
 	for r, n := range now {
 		b, ok := before[r]
-		if !ok || b == n || b.reset != n.reset {
+		if !ok || b.reset != n.reset {
 			continue
 		}
-		if l, _ := s.lookup(r); l != nil && l.Position().Reset == n.reset {
-			l.removeAux(min(b.index, n.index))
+		l, _ := s.lookup(r)
+		if l == nil || l.Position().Reset != n.reset {
+			continue
 		}
+		if b.aux != n.aux && n.aux != 0 {
+			l.removeAux(min(b.aux, n.aux))
+		}
+		l.dropTrimmed(min(b.start, n.start))
 	}
 }
 

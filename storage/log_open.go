@@ -6,34 +6,35 @@ import (
 )
 
 // cut makes the files what pos says: later segments and side files are removed,
-// the last segment is truncated. Only names and sizes are looked at.
-func (l *Log) cut(pos LogPosition) error {
+// the last segment is truncated. Only names and sizes are looked at. It returns
+// the names that it found.
+func (l *Log) cut(pos LogPosition) (names []string, err error) {
 	if err := checkPosition(pos); err != nil {
-		return fmt.Errorf("storage: log of %v: %w", l.replica, err)
+		return nil, fmt.Errorf("storage: log of %v: %w", l.replica, err)
 	}
-	names, err := listSorted(l.logs.fs, l.dir)
+	names, err = listSorted(l.logs.fs, l.dir)
 	if err != nil && !isMissing(err) {
-		return fmt.Errorf("storage: list %s: %w", l.dir, err)
+		return nil, fmt.Errorf("storage: list %s: %w", l.dir, err)
 	}
 	if isMissing(err) && (pos.Exists || pos.AuxIndex != 0) {
-		return &DamageError{Path: l.dir, Reason: "the log's directory is missing", Err: err}
+		return nil, &DamageError{Path: l.dir, Reason: "the log's directory is missing", Err: err}
 	}
 	plan, err := planCut(names, pos)
 	if err != nil {
-		return &DamageError{Path: l.dir, Reason: err.Error()}
+		return nil, &DamageError{Path: l.dir, Reason: err.Error()}
 	}
 	if pos.Exists {
 		if err := l.cutActive(pos); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, name := range plan.remove {
 		if err := l.logs.fs.Remove(l.logs.fs.PathJoin(l.dir, name)); err != nil {
-			return fmt.Errorf("storage: cut: %w", err)
+			return nil, fmt.Errorf("storage: cut: %w", err)
 		}
 	}
 	l.begin(pos, plan)
-	return nil
+	return names, nil
 }
 
 // cutActive truncates the last segment.
@@ -58,11 +59,11 @@ func (l *Log) cutActive(pos LogPosition) error {
 
 // begin sets the state of a log whose files are at pos.
 func (l *Log) begin(pos LogPosition, plan cutPlan) {
-	l.start = waypoint{index: pos.StartIndex + 1, offset: pos.NextOffset, termBefore: pos.StartTerm}
+	l.mu.start = waypoint{index: pos.StartIndex + 1, offset: pos.NextOffset, termBefore: pos.StartTerm}
 	for i, first := range plan.segments {
 		if i == 0 {
 			first.termBefore = pos.StartTerm
-			l.start = first
+			l.mu.start = first
 		}
 		last := i == len(plan.segments)-1
 		s := newSegment(l, first, last)

@@ -41,7 +41,7 @@ func (l *Log) ReadAt(from Offset, maxBytes int, buf []byte) (Read, error) {
 	if err != nil {
 		return Read{Buf: buf}, err
 	}
-	if start := l.start.offset; from < start || from > v.pos.NextOffset {
+	if start := v.start.offset; from < start || from > v.pos.NextOffset {
 		return Read{Buf: buf}, &OutOfRangeError{Offset: from, Start: start, End: v.pos.NextOffset}
 	}
 	if from == v.pos.NextOffset {
@@ -49,6 +49,9 @@ func (l *Log) ReadAt(from Offset, maxBytes int, buf []byte) (Read, error) {
 	}
 	r := reading{view: v, log: l, maxBytes: int64(max(maxBytes, 1)), buf: buf, skipTo: from, limit: v.pos.LastIndex + 1}
 	err = r.run(func(p waypoint) bool { return p.offset > from })
+	if errors.Is(err, ErrCompacted) { // trimmed meanwhile
+		err = &OutOfRangeError{Offset: from, Start: l.StartOffset(), End: v.pos.NextOffset}
+	}
 	return Read{Buf: r.buf, Frames: r.frames}, err
 }
 
@@ -153,6 +156,9 @@ func (r *reading) readSegment(k int, after func(waypoint) bool) error {
 func (r *reading) pin(k int) (hd *handle, end int64, err error) {
 	s := r.segments[k]
 	if hd, err = r.log.logs.files.pin(s); err != nil {
+		if errors.Is(err, ErrClosed) && !r.log.abandoned.Load() {
+			err = ErrCompacted // trimmed since the view was taken, and its file is gone
+		}
 		return nil, 0, err
 	}
 	if k+1 == len(r.segments) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -27,17 +28,23 @@ type logSet struct {
 	mu struct {
 		sync.Mutex
 		open    map[ReplicaID]*Log
-		failed  map[ReplicaID]error // closed with it: not to be opened again
-		durable map[string]bool     // directories whose names this process synced
-		named   map[ReplicaID]namedAux
+		failed  map[ReplicaID]failedLog // closed with an error: not to be opened again
+		durable map[string]bool         // directories whose names this process synced
+		named   map[ReplicaID]named
 		closed  bool
 	}
+}
+
+// failedLog is a log whose files nobody knows any more, and the reset that began it.
+type failedLog struct {
+	reset uint64
+	err   error
 }
 
 func newLogSet(fsys FS, root string, segmentSize int64, maxOpenFiles int) *logSet {
 	s := &logSet{fs: fsys, root: root, segmentSize: segmentSize, files: newHandles(fsys, maxOpenFiles)}
 	s.mu.open = map[ReplicaID]*Log{}
-	s.mu.failed = map[ReplicaID]error{}
+	s.mu.failed = map[ReplicaID]failedLog{}
 	s.mu.durable = map[string]bool{}
 	return s
 }
@@ -79,20 +86,63 @@ func (s *logSet) logDir(st ReplicaState) (string, error) {
 	if err != nil || st.Log.Reset == 0 {
 		return dir, err
 	}
-	return s.fs.PathJoin(dir, fmt.Sprintf("%020d.reset", st.Log.Reset)), nil
+	return s.fs.PathJoin(dir, resetName(st.Log.Reset)), nil
 }
 
-func (s *logSet) register(l *Log) error {
+const resetSuffix = ".reset"
+
+// resetName is what the log of a reset is called in its replica's directory.
+func resetName(reset uint64) string { return fmt.Sprintf("%020d%s", reset, resetSuffix) }
+
+// unlinkOthers removes the logs in a replica's directory that its state does not
+// name. The state is durable, so nothing will ever ask for them. What cannot be
+// removed costs its space until the next open, and what a crash brings back too.
+// names are those in the directory of the log that the state names.
+func (s *logSet) unlinkOthers(st ReplicaState, names []string) {
+	dir, err := s.path(st.Dir)
+	if err == nil && st.Log.Reset != 0 {
+		names, err = s.fs.List(dir)
+	}
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		if isOtherLog(name, st.Log.Reset) {
+			_ = s.fs.RemoveAll(s.fs.PathJoin(dir, name))
+		}
+	}
+}
+
+// isOtherLog reports whether a name in a replica's directory is of a log that
+// another reset began, or none. Names that are not of logs are left alone.
+func isOtherLog(name string, reset uint64) bool {
+	if digits, ok := strings.CutSuffix(name, resetSuffix); ok {
+		n, err := strconv.ParseUint(digits, 10, 64)
+		return err == nil && resetName(n) == name && n != reset
+	}
+	if reset == 0 {
+		return false // the log itself is here
+	}
+	_, _, segment := parseSegmentName(name)
+	if stem, ok := strings.CutSuffix(name, indexSuffix); ok {
+		_, _, segment = parseSegmentName(stem + segmentSuffix)
+	}
+	_, aux := parseAuxName(strings.TrimSuffix(name, tempSuffix))
+	return segment || aux
+}
+
+func (s *logSet) register(l *Log, reset uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.mu.closed:
 		return ErrClosed
-	case s.mu.failed[l.replica] != nil:
-		return fmt.Errorf("storage: log of %v failed in this process: %w", l.replica, s.mu.failed[l.replica])
+	case s.mu.failed[l.replica].err != nil && s.mu.failed[l.replica].reset == reset:
+		return fmt.Errorf("storage: log of %v failed in this process: %w", l.replica, s.mu.failed[l.replica].err)
 	case s.mu.open[l.replica] != nil:
 		return fmt.Errorf("storage: log of %v is open already", l.replica)
 	}
+	delete(s.mu.failed, l.replica) // a reset put another log in its place
 	s.mu.open[l.replica] = l
 	return nil
 }
@@ -105,7 +155,7 @@ func (s *logSet) unregister(l *Log) {
 	}
 	delete(s.mu.open, l.replica)
 	if err := l.failed(); err != nil && !errors.Is(err, ErrClosed) {
-		s.mu.failed[l.replica] = err
+		s.mu.failed[l.replica] = failedLog{l.Position().Reset, err}
 	}
 }
 
@@ -114,7 +164,7 @@ func (s *logSet) unregister(l *Log) {
 func (s *logSet) lookup(r ReplicaID) (*Log, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.open[r], s.mu.failed[r]
+	return s.mu.open[r], s.mu.failed[r].err
 }
 
 // sync makes durable what was appended to the replica's log in this process.

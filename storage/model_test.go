@@ -20,6 +20,7 @@ type replicaModel struct {
 	hard    storage.HardState
 	entries []storage.Entry     // above start.Index
 	applied storage.LogPosition // of its log in this process
+	trimmed storage.Index       // its log may begin above this one
 }
 
 func (m model) clone() model {
@@ -80,6 +81,7 @@ func (r *replicaModel) apply(f *storage.Frame) {
 		r.start = *f.Begin
 		r.entries = nil
 		r.applied = emptyLog(f.Begin)
+		r.trimmed = 0
 		r.hard.Commit = f.Begin.Index
 		if f.Begin.Term > r.hard.Term {
 			r.hard = storage.HardState{Term: f.Begin.Term, Commit: f.Begin.Index}
@@ -89,7 +91,11 @@ func (r *replicaModel) apply(f *storage.Frame) {
 	}
 }
 
+// emptyLog is where a log begins, empty but for what was staged.
 func emptyLog(b *storage.Begin) storage.LogPosition {
+	if b.Log != nil {
+		return *b.Log
+	}
 	return storage.LogPosition{Reset: b.Reset, StartIndex: b.Index, StartTerm: b.Term,
 		LastIndex: b.Index, LastTerm: b.Term, NextOffset: b.NextOffset}
 }
@@ -143,9 +149,10 @@ func (w *world) compareOne(st *storage.ReplicaState, r *replicaModel) error {
 	if st.Hard.Commit > last || st.Log.LastIndex > st.Hard.Commit {
 		return fmt.Errorf("commit %d, log %d, last %d", st.Hard.Commit, st.Log.LastIndex, last)
 	}
-	if st.Log.Reset != r.start.Reset || st.Log.StartIndex != r.start.Index || last != r.last() {
+	first := emptyLog(&r.start).StartIndex
+	if st.Log.Reset != r.start.Reset || st.Log.StartIndex < first || st.Log.StartIndex > max(first, r.trimmed) || last != r.last() {
 		return fmt.Errorf("log %+v, last %d; want reset %d, start %d, last %d",
-			st.Log, last, r.start.Reset, r.start.Index, r.last())
+			st.Log, last, r.start.Reset, first, r.last())
 	}
 	if conf := r.conf(st.Log.LastIndex); !slices.Equal(conf.Voters, st.Conf.Voters) {
 		return fmt.Errorf("configuration %v at %d, want %v", st.Conf, st.Log.LastIndex, conf)
@@ -173,7 +180,11 @@ func (w *world) compareLog(st *storage.ReplicaState, r *replicaModel) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	w.logs[st.Replica] = l
-	want := r.entries[:st.Log.LastIndex-st.Log.StartIndex]
+	if err := w.otherLogs(r); err != nil {
+		return err
+	}
+	want := slices.Concat(stagedEntries(&r.start), r.entries[:st.Log.LastIndex-r.start.Index])
+	want = want[st.Log.StartIndex-emptyLog(&r.start).StartIndex:]
 	var got []storage.Entry
 	for len(got) < len(want) {
 		some, err := l.Entries(st.Log.StartIndex+1+storage.Index(len(got)), st.Log.LastIndex+1, 1<<20)

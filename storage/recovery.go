@@ -62,6 +62,33 @@ import (
 //     Else the tail is torn and is cut. What is behind the last mark cannot be
 //     told apart.
 //
+// # Resets
+//
+// A reset puts another log in the place of a replica's: one that begins at a
+// snapshot, empty or with the files that were staged for it. The two logs are in
+// different directories, the new one in that of the reset's id, and the replayed
+// state says which one it is (LogPosition.Reset). So the frame is the switch:
+//
+//	1. the staged files, and their names, are synced
+//	2. the round of the frame is synced
+//	3. the replica is opened: the log that its state does not name is unlinked
+//
+// A crash before 2 leaves the old log, whole, and a staged one that no state
+// names. After it, the new one; its files were synced in 1. Nothing is unlinked
+// that a state may still name: a log is opened, in 3, over a state that is
+// durable, by this process's round or by the generation that open wrote. Rows of
+// the table that still name the old log are harmless, since replay from them
+// comes to the frame; a checkpoint whose states were captured before it must not
+// miss a log that is gone (journal.isSwitched). What the reset drops is in no
+// later carry: a rotation captures what the rounds before it left.
+//
+// # Trimmed logs
+//
+// A log that lets go its front says so in its position, and so in the next row of
+// the table. The files go only when both copies of the table have such a row,
+// since whichever a crash leaves must find the segments that it names; open
+// removes what is below the start of the copy that it takes.
+//
 // # Where this departs from the usual
 //
 //   - A carry holds every entry above the log position that the row names,

@@ -47,10 +47,7 @@ func (r *replay) applyFrame(f *Frame) error {
 	case FrameAppend, FrameCarry:
 		return st.append(f.Hard, f.Entries)
 	case FrameReset:
-		st.Log = f.Begin.position()
-		st.Hard = beginHard(st.Hard, f.Begin)
-		st.Conf = f.Begin.Conf
-		st.Tail = nil
+		*st = st.After(f.Begin)
 	case FrameDestroyed:
 		delete(r.states, f.Replica)
 	case FrameSetAside:
@@ -72,8 +69,20 @@ func createdState(f *Frame) *ReplicaState {
 	}
 }
 
-// position is that of a log that begins at g and is still empty.
+// After returns the state of a live replica whose log a reset began anew.
+func (st ReplicaState) After(reset *Begin) ReplicaState {
+	st.Log = reset.position()
+	st.Hard = beginHard(st.Hard, reset)
+	st.Conf = reset.Conf
+	st.Tail = nil
+	return st
+}
+
+// position is that of a log that begins at g: still empty, or as it was staged.
 func (g *Begin) position() LogPosition {
+	if g.Log != nil {
+		return *g.Log
+	}
 	return LogPosition{
 		Reset:      g.Reset,
 		StartIndex: g.Index,

@@ -1,5 +1,10 @@
 package storage
 
+import (
+	"errors"
+	"fmt"
+)
+
 // EntryKind is what a raft entry carries. The values are raft's own.
 type EntryKind uint8
 
@@ -87,9 +92,12 @@ const (
 	FrameAppend    FrameKind = 1 // entries and hard state; without entries: hard state
 	FrameCreated   FrameKind = 2 // a replica begins; precedes its first vote
 	FrameDestroyed FrameKind = 3 // a replica ended for good
-	FrameReset     FrameKind = 4 // the log begins anew at a snapshot
+	FrameReset     FrameKind = 4 // the log begins anew at a snapshot; in files, 7 if the staged log holds entries
 	FrameCarry     FrameKind = 5 // state as of the start of a generation; written by rotation alone
 	FrameSetAside  FrameKind = 6 // a replica was taken out of use
+
+	// frameStaged is how a reset whose Begin has a Log is written.
+	frameStaged FrameKind = 7
 )
 
 // Frame is one record of the journal. Rounds of frames are atomic.
@@ -110,6 +118,24 @@ type Begin struct {
 	Term       Term
 	NextOffset Offset
 	Conf       ConfState // as of Index
+	// Log, of a reset alone, is where the staged log stands if it holds entries:
+	// below Index, up to it. Its Reset, LastIndex, LastTerm and NextOffset are
+	// those above, and its files are durable. Nil: there are none.
+	Log *LogPosition
+}
+
+// Validate refuses what no reset can be.
+func (g *Begin) Validate() error {
+	switch {
+	case g.Reset == 0 || g.Reset == gone || g.Index == 0 || g.Dir != "":
+		return errors.New("a reset has an id and an index, and no directory of its own")
+	case g.Log == nil:
+		return nil
+	case !g.Log.Exists || g.Log.Reset != g.Reset || g.Log.LastIndex != g.Index || g.Log.LastTerm != g.Term ||
+		g.Log.NextOffset != g.NextOffset:
+		return fmt.Errorf("the staged log is at %+v, the reset at entry %d of term %d, offset %d", *g.Log, g.Index, g.Term, g.NextOffset)
+	}
+	return checkPosition(*g.Log)
 }
 
 // Verdict is what applying decided about an entry.

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/storage"
@@ -34,7 +37,14 @@ type world struct {
 	fault       simfs.Hook     // what goes wrong next
 	between     func(simfs.Op) // called before an operation
 	replicas    int            // at most
+	broken      string         // a rule of resets that the caller breaks
 }
+
+// Rules of resets that a caller of the store keeps.
+const (
+	stagedNotSynced = "the staged log is not synced before the reset"
+	unlinkedEarly   = "the old log is unlinked before the reset"
+)
 
 func newWorld(seed uint64, cfg storage.Config, replicas int) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -237,7 +247,10 @@ func (w *world) round(rotate bool) error {
 	next := w.promised.clone()
 	var frames []storage.Frame
 	for range 1 + w.rng.IntN(3) {
-		f := w.frame(next)
+		f, err := w.frame(next)
+		if err != nil {
+			return err
+		}
 		next.apply(f)
 		frames = append(frames, f...)
 	}
@@ -278,7 +291,7 @@ func (w *world) states() []storage.ReplicaState {
 }
 
 // frame makes frames for one replica.
-func (w *world) frame(m model) []storage.Frame {
+func (w *world) frame(m model) ([]storage.Frame, error) {
 	live := m.ids(true)
 	n := w.rng.IntN(40)
 	if len(w.force) > 0 {
@@ -289,7 +302,7 @@ func (w *world) frame(m model) []storage.Frame {
 		id := w.nextReplica
 		return []storage.Frame{{Kind: storage.FrameCreated, Group: storage.GroupID(id + 100), Replica: id,
 			Begin: &storage.Begin{Dir: fmt.Sprintf("logs/%d", id), Index: 1, Term: 1, NextOffset: 3,
-				Conf: wideConf(id, id+1)}}}
+				Conf: wideConf(id, id+1)}}}, nil
 	}
 	id := live[w.rng.IntN(len(live))]
 	r := m[id]
@@ -304,10 +317,76 @@ func (w *world) frame(m model) []storage.Frame {
 		index := r.hard.Commit + storage.Index(w.rng.IntN(4))
 		f.Begin = &storage.Begin{Reset: w.rng.Uint64(), Index: index, Term: r.hard.Term + 1, NextOffset: 9,
 			Conf: wideConf(id)}
+		if w.rng.IntN(2) == 0 {
+			if err := w.stage(r, f.Begin); err != nil {
+				return nil, err
+			}
+		}
+		if w.broken == unlinkedEarly {
+			if err := w.closeLog(id); err != nil {
+				return nil, err
+			}
+			if err := w.unlinkSegments("/node/" + r.dir); err != nil {
+				return nil, err
+			}
+		}
 	default:
 		w.appendFrame(r, &f)
 	}
-	return []storage.Frame{f}
+	return []storage.Frame{f}, nil
+}
+
+// stage writes the log of a reset beside the one in use, and makes it durable.
+func (w *world) stage(r *replicaModel, b *storage.Begin) error {
+	n := storage.Index(1 + w.rng.IntN(int(min(b.Index, 3))))
+	pos := emptyLog(b)
+	pos.StartIndex, pos.StartTerm, pos.Exists = b.Index-n, b.Term-1, true
+	pos.SegIndex, pos.SegOffset = pos.StartIndex+1, b.NextOffset-2*storage.Offset(n)
+	b.Log = &pos
+	var bytes []byte
+	offset := pos.SegOffset
+	for _, e := range stagedEntries(b) {
+		bytes = append(bytes, storage.EncodeFrame(r.group, &storage.FrameView{Index: e.Index, Term: e.Term,
+			Verdict: storage.VerdictData, BaseOffset: offset, Count: 2, Payload: e.Data})...)
+		offset += 2
+	}
+	pos.SegBytes = int64(len(bytes))
+	dir := fmt.Sprintf("/node/%s/%020d.reset", r.dir, b.Reset)
+	if err := w.fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := w.fs.Create(fmt.Sprintf("%s/%020d-%020d.seg", dir, pos.SegIndex, pos.SegOffset), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(bytes)
+	if err == nil && w.broken != stagedNotSynced {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	for ; dir != "/"; dir = path.Dir(dir) {
+		d, err := w.fs.OpenDir(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stagedEntries are the entries of a staged log.
+func stagedEntries(b *storage.Begin) (entries []storage.Entry) {
+	if b.Log == nil {
+		return nil
+	}
+	for i := b.Log.StartIndex + 1; i <= b.Index; i++ {
+		entries = append(entries, storage.Entry{Index: i, Term: b.Term, Data: fmt.Appendf(nil, "%d staged for %d", i, b.Reset)})
+	}
+	return entries
 }
 
 func (w *world) appendFrame(r *replicaModel, f *storage.Frame) {
@@ -338,21 +417,89 @@ func (w *world) appendFrame(r *replicaModel, f *storage.Frame) {
 }
 
 // follow does what may be done once the frames are durable: the logs that they
-// end are unlinked.
+// end are unlinked, those that a reset replaced by the next open of the log.
 func (w *world) follow(frames []storage.Frame) error {
 	for i := range frames {
 		f := &frames[i]
 		if f.Kind != storage.FrameDestroyed && f.Kind != storage.FrameSetAside && f.Kind != storage.FrameReset {
 			continue
 		}
-		if l := w.logs[f.Replica]; l != nil {
-			delete(w.logs, f.Replica)
-			if err := l.Close(); err != nil && !w.failed[f.Replica] {
+		if err := w.closeLog(f.Replica); err != nil {
+			return err
+		}
+		if r := w.promised[f.Replica]; f.Kind == storage.FrameReset && r != nil && !r.aside {
+			delete(w.failed, f.Replica) // it has another log now
+			if w.rng.IntN(2) == 0 {
+				continue // the node falls before it opens the log
+			}
+			if _, err := w.openLog(f.Replica, r); err != nil {
 				return err
 			}
+			continue
 		}
 		if err := w.unlinkLogs(fmt.Sprintf("/node/logs/%d", f.Replica)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) closeLog(id storage.ReplicaID) error {
+	l := w.logs[id]
+	if l == nil {
+		return nil
+	}
+	delete(w.logs, id)
+	if err := l.Close(); err != nil && !w.failed[id] {
+		return err
+	}
+	return nil
+}
+
+// openLog returns the log of a live replica, open.
+func (w *world) openLog(id storage.ReplicaID, r *replicaModel) (*storage.Log, error) {
+	if l := w.logs[id]; l != nil {
+		return l, nil
+	}
+	l, err := w.s.OpenLog(storage.ReplicaState{Group: r.group, Replica: id,
+		Status: storage.ReplicaLive, Dir: r.dir, Log: r.applied})
+	if err == nil {
+		w.logs[id] = l
+		err = w.otherLogs(r)
+	}
+	return l, err
+}
+
+// otherLogs checks that a log which was opened is the only one of its replica.
+func (w *world) otherLogs(r *replicaModel) error {
+	names, err := w.fs.List("/node/" + r.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, name := range names {
+		reset := strings.HasSuffix(name, ".reset")
+		if reset && name != fmt.Sprintf("%020d.reset", r.start.Reset) || !reset && r.start.Reset != 0 {
+			return fmt.Errorf("lost: pins: %s/%s beside the log of reset %d", r.dir, name, r.start.Reset)
+		}
+	}
+	return nil
+}
+
+// unlinkSegments removes the segments in a replica's directory.
+func (w *world) unlinkSegments(dir string) error {
+	names, err := w.fs.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if strings.HasSuffix(n, ".seg") {
+			if err := w.fs.Remove(dir + "/" + n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -389,24 +536,26 @@ func (w *world) applySome() error {
 	if n <= 0 {
 		return nil
 	}
-	if w.logs[id] == nil {
-		l, err := w.s.OpenLog(storage.ReplicaState{Group: r.group, Replica: id,
-			Status: storage.ReplicaLive, Dir: r.dir, Log: r.applied})
-		if err != nil {
-			return err
-		}
-		w.logs[id] = l
+	l, err := w.openLog(id, r)
+	if err != nil {
+		return err
 	}
-	offset := w.logs[id].NextOffset()
+	offset := l.NextOffset()
 	var entries []storage.LogEntry
 	for _, e := range r.from(r.applied.LastIndex + 1)[:1+w.rng.IntN(n)] {
 		entries = append(entries, storage.LogEntry{Entry: e, Verdict: storage.VerdictData, BaseOffset: offset, Count: 2})
 		offset += 2
 	}
-	if err := w.logs[id].Append(entries); err != nil {
+	if err := l.Append(entries); err != nil {
 		return err
 	}
-	r.applied = w.logs[id].Position()
+	if w.rng.IntN(3) == 0 {
+		if err := l.Trim(l.Position().LastIndex, 1, 0); err != nil {
+			return err
+		}
+	}
+	r.applied = l.Position()
+	r.trimmed = max(r.trimmed, r.applied.StartIndex)
 	return nil
 }
 
