@@ -9,7 +9,7 @@ import (
 // answer is what an attempt to propose came to.
 type answer struct {
 	index  raftlog.Index // where it was applied, refused or not; 0: it was not, or who knows
-	value  any           // *Topic, producer or nil
+	value  any           // *Topic, producer, Member, []error, Partition, bool or nil
 	err    error         // with an outcome
 	leader raftlog.NodeID
 }
@@ -34,6 +34,10 @@ const (
 	resultTopic    byte = 1
 	resultProducer byte = 2
 	resultError    byte = 3
+	resultMember   byte = 4
+	resultEach     byte = 5
+	resultMove     byte = 6
+	resultFlag     byte = 7
 )
 
 // Codes of errors.
@@ -45,6 +49,24 @@ const (
 	codeMemberNotFound byte = 4
 	codeInvalid        byte = 5
 	codeFenced         byte = 6
+	codeRemoved        byte = 7
+	codeClusterVersion byte = 8
+	codeOlderRelease   byte = 9
+	codeNonceRefused   byte = 10
+	codeNameTaken      byte = 11
+	codeStale          byte = 12
+	codeMemberDead     byte = 13
+	codeMemberDraining byte = 14
+	codeMemberLeaving  byte = 15
+	codeNotDraining    byte = 16
+	codeNotLeaving     byte = 17
+	codeMemberInUse    byte = 18
+	codeMovePending    byte = 19
+	codeTooManyMoves   byte = 20
+	codeReplicaExists  byte = 21
+	codeTooFewNodes    byte = 22
+
+	newestCode = codeTooFewNodes
 )
 
 // sentinel returns the error that a code stands for, nil for the others.
@@ -58,6 +80,32 @@ func sentinel(code byte) error {
 		return ErrTopicDeleting
 	case codeMemberNotFound:
 		return ErrMemberNotFound
+	case codeNonceRefused:
+		return ErrNonceRefused
+	case codeNameTaken:
+		return ErrNameTaken
+	case codeStale:
+		return ErrStale
+	case codeMemberDead:
+		return ErrMemberDead
+	case codeMemberDraining:
+		return ErrMemberDraining
+	case codeMemberLeaving:
+		return ErrMemberLeaving
+	case codeNotDraining:
+		return ErrNotDraining
+	case codeNotLeaving:
+		return ErrNotLeaving
+	case codeMemberInUse:
+		return ErrMemberInUse
+	case codeMovePending:
+		return ErrMovePending
+	case codeTooManyMoves:
+		return ErrTooManyMoves
+	case codeReplicaExists:
+		return ErrReplicaExists
+	case codeTooFewNodes:
+		return ErrTooFewNodes
 	}
 	return nil
 }
@@ -72,6 +120,14 @@ func encodeAnswer(a answer) []byte {
 		return appendTopic(append(b, resultTopic), v)
 	case producer:
 		return appendProducer(append(b, resultProducer), v)
+	case Member:
+		return appendLiveness(appendMember(append(b, resultMember), v), v.Liveness)
+	case []error:
+		return appendEach(append(b, resultEach), v)
+	case Partition:
+		return appendPartition(appendUint(append(b, resultMove), uint64(v.Index)), v)
+	case bool:
+		return appendFlag(append(b, resultFlag), v)
 	}
 	return append(b, resultNone)
 }
@@ -91,6 +147,16 @@ func decodeAnswer(b []byte) (a answer) {
 		a.value = d.producer()
 	case resultError:
 		a.err = d.error()
+	case resultMember:
+		m := d.member()
+		m.Liveness = d.liveness()
+		a.value = m
+	case resultEach:
+		a.value = d.each()
+	case resultMove:
+		a.value = d.partition(d.uint32())
+	case resultFlag:
+		a.value = d.flag()
 	default:
 		d.fail("result of kind %d", kind)
 	}
@@ -119,30 +185,56 @@ func (d *decoder) topic() *Topic {
 	return t
 }
 
+// appendEach adds an error, or none, for each item of a command.
+func appendEach(b []byte, each []error) []byte {
+	b = appendUint(b, uint64(len(each)))
+	for _, err := range each {
+		if b = appendFlag(b, err != nil); err != nil {
+			b = appendError(b, err)
+		}
+	}
+	return b
+}
+
+func (d *decoder) each() []error {
+	each := make([]error, d.count(1))
+	for i := range each {
+		if d.flag() {
+			each[i] = d.error()
+		}
+	}
+	return each
+}
+
 func appendError(b []byte, err error) []byte {
 	code := codeOther
-	for c := codeTopicExists; c < codeInvalid; c++ {
-		if errors.Is(err, sentinel(c)) {
+	for c := codeOther; c <= newestCode; c++ {
+		if is := sentinel(c); is != nil && errors.Is(err, is) {
 			code = c
 		}
 	}
 	var invalid *InvalidError
-	if errors.As(err, &invalid) {
-		code = codeInvalid
-	}
 	var fenced *ProducerFencedError
-	if errors.As(err, &fenced) {
-		code = codeFenced
-	}
-	b = append(b, code, byte(raftlog.OutcomeOf(err)))
-	switch code {
-	case codeInvalid:
+	var removed *RemovedError
+	var version *ClusterVersionError
+	var older *OlderReleaseError
+	outcome := byte(raftlog.OutcomeOf(err))
+	switch {
+	case errors.As(err, &invalid):
+		b = append(b, codeInvalid, outcome)
 		return appendString(appendString(appendString(b, invalid.Field), invalid.Value), invalid.Allowed)
-	case codeFenced:
-		return appendUint(appendUint(appendString(b, fenced.Name), uint64(fenced.Held)), uint64(fenced.Epoch))
+	case errors.As(err, &fenced):
+		b = appendString(append(b, codeFenced, outcome), fenced.Name)
+		return appendUint(appendUint(b, uint64(fenced.Held)), uint64(fenced.Epoch))
+	case errors.As(err, &removed):
+		return appendString(appendUint(append(b, codeRemoved, outcome), uint64(removed.Node)), removed.Name)
+	case errors.As(err, &version):
+		return appendUint(appendUint(append(b, codeClusterVersion, outcome), version.Needs), version.Has)
+	case errors.As(err, &older):
+		return appendUint(appendUint(append(b, codeOlderRelease, outcome), uint64(older.Newest)), uint64(older.Needs))
 	}
 	text := err.Error()
-	return appendString(b, text[:min(len(text), maxErrorText)])
+	return appendString(append(b, code, outcome), text[:min(len(text), maxErrorText)])
 }
 
 // maxErrorText bounds each text of an error that travels, in bytes.
@@ -155,6 +247,12 @@ func (d *decoder) error() error {
 		return &InvalidError{d.string(maxErrorText), d.string(maxErrorText), d.string(maxErrorText)}
 	case codeFenced:
 		return &ProducerFencedError{d.string(maxProducerName), d.uint32(), d.uint32()}
+	case codeRemoved:
+		return &RemovedError{raftlog.NodeID(d.uint()), d.string(maxMemberName)}
+	case codeClusterVersion:
+		return &ClusterVersionError{d.uint(), d.uint()}
+	case codeOlderRelease:
+		return &OlderReleaseError{d.commandType(), d.commandType()}
 	}
 	e := &peerError{text: d.string(maxErrorText), is: sentinel(code)}
 	if e.is != nil {

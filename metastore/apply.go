@@ -11,18 +11,21 @@ import (
 // a pure function: every replica that decides about the same command over the
 // same state writes the same bytes and gives the same result.
 //
-// A refusal is a result; it leaves t as it was but for the newest type. err
-// means damage: the group must stop here.
+// A refusal is a result; it leaves t as it was but for the newest type, and for
+// what a refusal has to remember. err means damage: the group must stop here.
 func decide(t *tx, c command) (value any, refusal, err error) {
 	one := newTx(t)
 	refusal = c.check()
+	if refusal == nil && c.kind() != typeGenesis {
+		refusal = c.kind().allowedAt(one.cluster().Version)
+	}
 	if refusal == nil {
 		value, refusal = c.apply(one)
 	}
 	if one.err != nil {
 		return nil, nil, one.err
 	}
-	if refusal == nil {
+	if refusal == nil || one.keep {
 		one.mergeInto(t)
 	}
 	if c.kind() != typeGenesis {
@@ -33,7 +36,7 @@ func decide(t *tx, c command) (value any, refusal, err error) {
 
 // noteType remembers the newest command type that was applied, refused or not:
 // a build that does not know it must not go on from here.
-func noteType(t *tx, kind commandType) {
+func noteType(t *tx, kind CommandType) {
 	f := t.format()
 	if t.err == nil && kind > f.Newest {
 		f.Newest = kind
@@ -50,7 +53,7 @@ func (g Genesis) apply(t *tx) (any, error) {
 		return nil, invalid("Genesis", g.ClusterID, "only for an empty state")
 	}
 	t.put([]byte{tableFormat}, format{layoutVersion, typeGenesis}.encode())
-	t.put([]byte{tableCluster}, cluster{g.ClusterID, g.Epoch, clusterVersion}.encode())
+	t.put([]byte{tableCluster}, cluster{g.ClusterID, g.Epoch, firstVersion}.encode())
 	next := map[counter]uint64{counterNode: 1, counterReplica: 1, counterGroup: firstGroup, counterProducer: 1}
 	for _, m := range g.Members {
 		t.put(keyNode(tableMember, m.Node), encodeMember(m))
@@ -79,15 +82,20 @@ func (c createTopic) apply(t *tx) (any, error) {
 		return nil, nameTaken(t, c.Name, i)
 	}
 	members := t.members()
-	config := c.Config.withDefaults(len(members))
-	if err := config.validate(len(members)); err != nil {
+	staying := stayingOf(members)
+	config := c.Config.withDefaults(len(staying))
+	if err := config.validate(len(staying)); err != nil {
 		return nil, err
 	}
 	if err := roomFor(t, members, config.Partitions); err != nil {
 		return nil, err
 	}
+	nodes, err := candidatesOf(t, staying, int(config.Replicas))
+	if err != nil {
+		return nil, err
+	}
 	topic := &Topic{Name: c.Name, Incarnation: c.Incarnation, State: TopicActive, Config: config}
-	topic.Partitions = placePartitions(t, members, config)
+	topic.Partitions = placePartitions(t, nodes, config)
 	t.put(keyIncarnation(tableTopic, c.Incarnation), topicHead{TopicActive, c.Name, config}.encode())
 	t.put(keyName(c.Name), c.Incarnation[:])
 	for _, p := range topic.Partitions {
@@ -141,11 +149,7 @@ func nameTaken(t *tx, name string, i raftlog.Incarnation) error {
 
 // placePartitions chooses nodes, takes ids from the counters, and counts the
 // new replicas.
-func placePartitions(t *tx, members []Member, config TopicConfig) []Partition {
-	nodes := make([]candidate, len(members))
-	for i, m := range members {
-		nodes[i] = candidate{m.Node, t.load(m.Node)}
-	}
+func placePartitions(t *tx, nodes []candidate, config TopicConfig) []Partition {
 	places := place(nodes, int(config.Partitions), int(config.Replicas))
 	partitions := make([]Partition, len(places))
 	for i, on := range places {
@@ -189,13 +193,17 @@ func (c topicDeleted) apply(t *tx) (any, error) {
 		return nil, invalid("Topic.State", head.State, "%v", TopicDeleting)
 	}
 	for i := range head.Config.Partitions {
-		for n, a := range t.partition(c.Incarnation, i).Replicas {
-			l := t.load(a.Node)
-			l.Replicas--
+		p := t.partition(c.Incarnation, i)
+		for n, a := range p.Replicas {
+			leads := 0
 			if n == 0 {
-				l.Leads--
+				leads = 1
 			}
-			t.putLoad(a.Node, l)
+			t.charge(a.Node, -1, -leads)
+		}
+		if p.Target != nil {
+			t.charge(p.Target.Add.Node, -1, 0)
+			t.putMoves(t.moves() - 1)
 		}
 		t.remove(keyPartition(c.Incarnation, i))
 	}
@@ -230,9 +238,9 @@ func (c allocateProducer) apply(t *tx) (any, error) {
 }
 
 func (c setAddress) apply(t *tx) (any, error) {
-	m, ok := t.member(c.Node)
-	if !ok || m.Nonce != c.Nonce {
-		return nil, ErrMemberNotFound
+	m, err := t.life(c.Node, c.Nonce)
+	if err != nil {
+		return nil, err
 	}
 	if m.Addr != c.Addr {
 		m.Addr = c.Addr

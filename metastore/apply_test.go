@@ -20,7 +20,7 @@ func TestGenesisIsTheStateAtIndexOne(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, applied{1, 1, raftlog.ConfState{Voters: []raftlog.ReplicaID{11, 12, 13}}}, at)
 	require.Equal(t, g.Members, x.members())
-	require.Equal(t, cluster{g.ClusterID, 0, clusterVersion}, x.cluster())
+	require.Equal(t, cluster{g.ClusterID, 0, firstVersion}, x.cluster())
 
 	_, err := v.decided(t, g)
 	require.ErrorIs(t, err, raftlog.ErrRefused, "only an empty state has a genesis")
@@ -57,8 +57,8 @@ func TestCreateTopicPlacesAndNumbers(t *testing.T) {
 	topic := got.(*Topic)
 	require.Equal(t, TopicConfig{Partitions: 4, Replicas: 2, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, topic.Config)
 	require.Equal(t, TopicActive, topic.State)
-	require.Equal(t, Partition{0, 2, []Assignment{{14, 1}, {15, 2}}}, topic.Partitions[0])
-	require.Equal(t, Partition{3, 5, []Assignment{{20, 1}, {21, 3}}}, topic.Partitions[3])
+	require.Equal(t, Partition{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}, {15, 2}}}, topic.Partitions[0])
+	require.Equal(t, Partition{Index: 3, Group: 5, Replicas: []Assignment{{20, 1}, {21, 3}}}, topic.Partitions[3])
 
 	got, err = v.decided(t, createTopic{inc(2), "payments", TopicConfig{}})
 	require.NoError(t, err)
@@ -209,11 +209,11 @@ func TestALimitOfRecordsIsOfACommandOfItsOwn(t *testing.T) {
 	}
 	older := encodeCommand(createTopic{inc(3), "x", TopicConfig{}})
 	older[1] = byte(typeCreateLimited)
-	_, err = decodeCommand(older)
+	_, err = decodeCommand(older, NewestCommand)
 	require.ErrorIs(t, err, errMalformed, "one form of each command")
 	newer := encodeCommand(limited)
 	newer[1] = byte(typeCreateTopic)
-	_, err = decodeCommand(newer)
+	_, err = decodeCommand(newer, NewestCommand)
 	require.ErrorIs(t, err, errMalformed)
 }
 

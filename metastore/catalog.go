@@ -16,15 +16,25 @@ import (
 //
 // Topics in it never change; a change replaces them.
 type catalog struct {
-	names   map[string]*Topic // by folded name
-	topics  map[raftlog.Incarnation]*Topic
-	members []Member // by node; replaced as a whole
+	names  map[string]*Topic // by folded name
+	topics map[raftlog.Incarnation]*Topic
+	groups []groupRange // of all topics with partitions, ascending
+	moves  []Move       // under way, by group
+	news
+}
+
+// groupRange is the groups of a topic's partitions, which were numbered one
+// after the other when it was created.
+type groupRange struct {
+	first raftlog.GroupID
+	of    raftlog.Incarnation
 }
 
 // loadCatalog reads the catalog of a state.
 func loadCatalog(v view) (*catalog, error) {
 	c := &catalog{names: map[string]*Topic{}, topics: map[raftlog.Incarnation]*Topic{}}
 	t := newTx(v)
+	c.news = t.news()
 	c.members = t.members()
 	if t.err != nil {
 		return nil, t.err
@@ -40,7 +50,7 @@ func loadCatalog(v view) (*catalog, error) {
 			return damaged("topic %q has %d partitions", head.Name, head.Config.Partitions)
 		}
 		topic.Partitions = make([]Partition, 0, head.Config.Partitions)
-		c.add(topic)
+		c.show(topic)
 		return nil
 	})
 	if err != nil {
@@ -53,6 +63,10 @@ func loadCatalog(v view) (*catalog, error) {
 	for _, topic := range c.topics {
 		if len(topic.Partitions) != int(topic.Config.Partitions) {
 			return nil, damaged("topic %q has %d of %d partitions", topic.Name, len(topic.Partitions), topic.Config.Partitions)
+		}
+		c.number(topic)
+		for _, p := range topic.Partitions {
+			c.follows(topic.Incarnation, p)
 		}
 	}
 	return c, nil
@@ -82,32 +96,79 @@ func wantLength(key []byte, n int) error {
 	return nil
 }
 
-func (c *catalog) add(t *Topic) {
+// show makes a topic the one that is found.
+func (c *catalog) show(t *Topic) {
 	c.topics[t.Incarnation] = t
 	c.names[foldName(t.Name)] = t
 }
 
-// follow makes the catalog that of the state after the changes, which has these
-// members if they are among what changed.
-func (c *catalog) follow(changes []change, members []Member) error {
+// number makes the groups of a new topic known.
+func (c *catalog) number(t *Topic) {
+	if len(t.Partitions) > 0 {
+		r := groupRange{t.Partitions[0].Group, t.Incarnation}
+		at, _ := slices.BinarySearchFunc(c.groups, r.first, groupRange.compare)
+		c.groups = slices.Insert(c.groups, at, r)
+	}
+}
+
+func (r groupRange) compare(g raftlog.GroupID) int { return cmp.Compare(r.first, g) }
+
+// drop forgets a topic that is gone.
+func (c *catalog) drop(t *Topic) {
+	delete(c.topics, t.Incarnation)
+	delete(c.names, foldName(t.Name))
+	c.groups = without(c.groups, func(r groupRange) bool { return r.of == t.Incarnation })
+	c.moves = without(c.moves, func(m Move) bool { return m.Incarnation == t.Incarnation })
+}
+
+// without removes from a list what is true of f; an empty one is nil.
+func without[T any](list []T, f func(T) bool) []T {
+	if list = slices.DeleteFunc(list, f); len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+// follows keeps the moves under way, after what happened to a partition.
+func (c *catalog) follows(i raftlog.Incarnation, p Partition) {
+	c.moves = without(c.moves, func(m Move) bool { return m.Group == p.Group })
+	if m, ok := moveOf(i, p); ok {
+		at, _ := slices.BinarySearchFunc(c.moves, m.Group, func(m Move, g raftlog.GroupID) int { return cmp.Compare(m.Group, g) })
+		c.moves = slices.Insert(c.moves, at, m)
+	}
+}
+
+// follow makes the catalog that of the state after the changes, whose news are
+// these.
+func (c *catalog) follow(changes []change, now news) error {
+	if now.members == nil {
+		now.members = c.members
+	}
+	c.news = now
 	for _, ch := range changes {
 		switch {
-		case ch.members:
-			c.members = members
+		case ch.members, ch.cluster:
 		case ch.created != nil:
-			c.add(ch.created)
+			c.show(ch.created)
+			c.number(ch.created)
 		default:
 			topic := c.topics[ch.of]
 			if topic == nil {
 				return damaged("topic %v is in the state and not in the catalog", ch.of)
 			}
-			delete(c.topics, ch.of)
-			delete(c.names, foldName(topic.Name))
-			if ch.state != TopicDeleted {
-				changed := *topic
-				changed.State = ch.state
-				c.add(&changed)
+			if ch.state == TopicDeleted {
+				c.drop(topic)
+				continue
 			}
+			changed := *topic
+			if ch.moved != nil {
+				changed.Partitions = slices.Clone(topic.Partitions)
+				changed.Partitions[ch.moved.Index] = *ch.moved
+				c.follows(ch.of, *ch.moved)
+			} else {
+				changed.State = ch.state
+			}
+			c.show(&changed)
 		}
 	}
 	return nil
@@ -127,12 +188,50 @@ func (c *catalog) sorted() []*Topic {
 func (c *catalog) assignments(node raftlog.NodeID) (all []NodeAssignment) {
 	for _, t := range c.sorted() {
 		for _, p := range t.Partitions {
-			if r, ok := p.On(node); ok {
-				all = append(all, NodeAssignment{t, p, r})
+			if a := assignmentOn(t, p, node); a.Replica != 0 {
+				all = append(all, a)
 			}
 		}
 	}
 	return all
+}
+
+// assignmentOn returns what a node has to hold of a partition; a zero Replica:
+// nothing.
+func assignmentOn(t *Topic, p Partition, node raftlog.NodeID) NodeAssignment {
+	r, _ := p.On(node)
+	return NodeAssignment{t, p, r, p.Target != nil && p.Target.Add.Replica == r}
+}
+
+// replicaDead: ids are given out in ascending order, each with its place, and a
+// place that is given up is given up for good. An id of an older recovery epoch
+// that nobody has was given up, or lost with that epoch's end.
+func (c *catalog) replicaDead(g raftlog.GroupID, r raftlog.ReplicaID) bool {
+	epoch, n := splitID(uint64(r))
+	if n == 0 || epoch > c.cluster.Epoch || epoch == c.cluster.Epoch && n >= c.nextReplica {
+		return false
+	}
+	if g == raftlog.MetadataGroup {
+		return c.nodeOf(r) == 0
+	}
+	p := c.partition(g)
+	return p.place(r) < 0 && (p.Target == nil || p.Target.Add.Replica != r)
+}
+
+// partition returns the partition of a group, the zero one if there is none.
+func (c *catalog) partition(g raftlog.GroupID) Partition {
+	at, found := slices.BinarySearchFunc(c.groups, g, groupRange.compare)
+	if !found {
+		at--
+	}
+	if at < 0 {
+		return Partition{}
+	}
+	r := c.groups[at]
+	if all := c.topics[r.of].Partitions; g-r.first < raftlog.GroupID(len(all)) {
+		return all[g-r.first]
+	}
+	return Partition{}
 }
 
 func (c *catalog) member(node raftlog.NodeID) (Member, bool) {

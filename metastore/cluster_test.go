@@ -177,6 +177,7 @@ func surviveCrashes(t *testing.T, seed uint64) {
 			require.True(t, i == 0 || e > epoch, "seed %d: epoch %d after %d", seed, e, epoch)
 			epoch = e
 		}
+		c.changeMembers(i)
 		if i%3 != 2 {
 			continue
 		}
@@ -207,6 +208,29 @@ func surviveCrashes(t *testing.T, seed uint64) {
 			require.Equal(t, made[topic.Name], topic, "seed %d: %v", seed, id)
 		}
 		require.NoError(t, n.meta.Failed())
+		require.Equal(t, c.node(1).meta.Members(), n.meta.Members(), "seed %d: %v", seed, id)
+		require.Equal(t, uint64(2), n.meta.ClusterVersion(), "seed %d: %v", seed, id)
+		require.Greater(t, len(n.meta.Members()), 5, "seed %d: %v", seed, id)
+	}
+}
+
+// changeMembers makes changes where the metadata is led; what comes of them is
+// not looked at here.
+func (c *cluster) changeMembers(i int) {
+	ctx := c.t.Context()
+	for id := range c.disks {
+		n := c.node(id)
+		if n == nil || !n.meta.GroupStatus().Role.IsLeader() {
+			continue
+		}
+		nonce := raftlog.Nonce{100, byte(i)}
+		_ = n.meta.SetVersion(ctx, 2)
+		_, _ = n.meta.RecordHeartbeats(ctx, []metastore.Heartbeat{{Node: 1, Nonce: raftlog.Nonce{1}}, {Node: 2, Nonce: raftlog.Nonce{2}}})
+		if m, err := n.meta.Admit(ctx, metastore.Admission{Name: fmt.Sprint("new-", i), Nonce: nonce, Addr: "new:1", Newest: metastore.NewestCommand}); err == nil && i%2 == 0 {
+			_, _ = n.meta.MarkDead(ctx, []metastore.DeadMark{{Node: m.Node, Judged: m.Liveness.Stamp}})
+		} else if err == nil {
+			_ = n.meta.SetDeparture(ctx, m.Node, nonce, metastore.Drains)
+		}
 	}
 }
 

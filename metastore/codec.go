@@ -92,10 +92,15 @@ func (d *decoder) count(size int) int {
 }
 
 // version reads a version byte; zero is none.
-func (d *decoder) version(newest byte) {
-	if v := d.byte(); d.err == nil && (v == 0 || v > newest) {
+func (d *decoder) version(newest byte) { d.versionUpTo(newest) }
+
+// versionUpTo is version for who has to know which it is.
+func (d *decoder) versionUpTo(newest byte) byte {
+	v := d.byte()
+	if d.err == nil && (v == 0 || v > newest) {
 		d.fail("version %d, known up to %d", v, newest)
 	}
+	return v
 }
 
 // end returns the first error; bytes that are left are one.
@@ -131,10 +136,7 @@ func appendConf(b []byte, c raftlog.ConfState) []byte {
 	b = appendReplicas(b, c.Learners)
 	b = appendReplicas(b, c.VotersOutgoing)
 	b = appendReplicas(b, c.LearnersNext)
-	if c.AutoLeave {
-		return append(b, 1)
-	}
-	return append(b, 0)
+	return appendFlag(b, c.AutoLeave)
 }
 
 func (d *decoder) conf() (c raftlog.ConfState) {
@@ -153,4 +155,11 @@ func (d *decoder) flag() bool {
 		d.fail("flag %d", v)
 	}
 	return v == 1
+}
+
+func appendFlag(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }

@@ -10,7 +10,7 @@ import (
 // the command alone: what differs between replicas (time, randomness) is made
 // by the proposer and is in the command.
 type command interface {
-	kind() commandType
+	kind() CommandType
 	// appendBody adds the encoding of what follows the header.
 	appendBody(b []byte) []byte
 	// check refuses what no state would accept, with an *InvalidError.
@@ -26,35 +26,36 @@ func encodeCommand(c command) []byte {
 }
 
 // essential reports whether a command is taken in on a full disk too: all but
-// those that bring more records.
+// those that bring more records. To move a replica brings some to one node, and
+// is how another gets rid of them.
 func essential(command []byte) bool {
 	if len(command) < 2 {
 		return false
 	}
-	switch commandType(binary.BigEndian.Uint16(command)) {
-	case typeCreateTopic, typeAllocateProducer:
+	switch CommandType(binary.BigEndian.Uint16(command)) {
+	case typeCreateTopic, typeCreateLimited, typeAllocateProducer, typeSeed:
 		return false
 	}
 	return true
 }
 
-// decodeCommand reads what encodeCommand wrote. Of a command that a newer
-// build made it returns an *UnknownCommandError.
-func decodeCommand(b []byte) (command, error) {
+// decodeCommand reads what encodeCommand wrote. Of a command above newest it
+// returns an *UnknownCommandError.
+func decodeCommand(b []byte, newest CommandType) (command, error) {
 	d := decoder{b: b}
 	head := d.bytes(3)
 	if d.err != nil {
 		return nil, d.err
 	}
-	kind, version := commandType(binary.BigEndian.Uint16(head)), head[2]
-	if kind == 0 || kind > newestCommand || version == 0 || version > commandVersion {
+	kind, version := CommandType(binary.BigEndian.Uint16(head)), head[2]
+	if kind == 0 || kind > newest || version == 0 || version > commandVersion {
 		return nil, &UnknownCommandError{uint16(kind), version}
 	}
 	c := d.command(kind)
 	return c, d.end()
 }
 
-func (d *decoder) command(kind commandType) command {
+func (d *decoder) command(kind CommandType) command {
 	switch kind {
 	case typeGenesis:
 		return d.genesis()
@@ -71,7 +72,34 @@ func (d *decoder) command(kind commandType) command {
 	case typeSetAddress:
 		return setAddress{raftlog.NodeID(d.uint()), d.id16(), d.string(maxAddr)}
 	case typeSetSetting:
-		return setSetting{d.string(maxSettingKey), d.string(maxSettingValue)}
+		return d.setSetting()
+	case typeSetVersion:
+		return setVersion{d.uint()}
+	}
+	return d.memberCommand(kind)
+}
+
+// memberCommand reads the commands that came with members, moves and seeds.
+func (d *decoder) memberCommand(kind CommandType) command {
+	switch kind {
+	case typeAdmit:
+		return d.admit()
+	case typeHeartbeats:
+		return d.heartbeats()
+	case typeMarkDead:
+		return d.markDead()
+	case typeSetDeparture:
+		return setDeparture{raftlog.NodeID(d.uint()), d.id16(), d.departure()}
+	case typeRemoveMember:
+		return removeMember{raftlog.NodeID(d.uint())}
+	case typeStartMove:
+		return d.startMove()
+	case typeFinishMove:
+		return finishMove{d.endMove()}
+	case typeCancelMove:
+		return cancelMove{d.endMove()}
+	case typeSeed:
+		return d.seed()
 	}
 	return noop{}
 }
@@ -79,7 +107,7 @@ func (d *decoder) command(kind commandType) command {
 // noop changes nothing but the applied index.
 type noop struct{}
 
-func (noop) kind() commandType          { return typeNoop }
+func (noop) kind() CommandType          { return typeNoop }
 func (noop) appendBody(b []byte) []byte { return b }
 func (noop) check() error               { return nil }
 func (noop) apply(*tx) (any, error)     { return nil, nil }
@@ -96,7 +124,7 @@ type createTopic struct {
 // kind: a build that does not know of a limit must not skip it, so that the
 // command that sets one is of another type. All others stay what such builds can
 // apply.
-func (c createTopic) kind() commandType {
+func (c createTopic) kind() CommandType {
 	if c.Config.limitsRecords() {
 		return typeCreateLimited
 	}
@@ -104,11 +132,15 @@ func (c createTopic) kind() commandType {
 }
 
 func (d *decoder) createTopic(limited bool) createTopic {
-	c := createTopic{Incarnation: d.id16(), Name: d.string(maxNameBytes), Config: d.config()}
+	c := d.createTopicBody()
 	if c.Config.limitsRecords() != limited {
 		d.fail("a limit of %d bytes for records", c.Config.MaxRecordBytes)
 	}
 	return c
+}
+
+func (d *decoder) createTopicBody() createTopic {
+	return createTopic{Incarnation: d.id16(), Name: d.string(maxNameBytes), Config: d.config()}
 }
 
 func (c createTopic) appendBody(b []byte) []byte {
@@ -128,14 +160,14 @@ func (c createTopic) check() error {
 // topicDeleting begins the end of a topic.
 type topicDeleting struct{ Incarnation raftlog.Incarnation }
 
-func (topicDeleting) kind() commandType            { return typeTopicDeleting }
+func (topicDeleting) kind() CommandType            { return typeTopicDeleting }
 func (c topicDeleting) appendBody(b []byte) []byte { return append(b, c.Incarnation[:]...) }
 func (topicDeleting) check() error                 { return nil }
 
 // topicDeleted ends a topic whose partitions are sealed, and frees its name.
 type topicDeleted struct{ Incarnation raftlog.Incarnation }
 
-func (topicDeleted) kind() commandType            { return typeTopicDeleted }
+func (topicDeleted) kind() CommandType            { return typeTopicDeleted }
 func (c topicDeleted) appendBody(b []byte) []byte { return append(b, c.Incarnation[:]...) }
 func (topicDeleted) check() error                 { return nil }
 
@@ -147,7 +179,7 @@ type allocateProducer ProducerRequest
 
 const maxProducerName = 255
 
-func (allocateProducer) kind() commandType { return typeAllocateProducer }
+func (allocateProducer) kind() CommandType { return typeAllocateProducer }
 
 func (c allocateProducer) appendBody(b []byte) []byte {
 	b = append(appendString(b, c.Name), c.Token[:]...)
@@ -183,7 +215,7 @@ type setAddress struct {
 	Addr  string
 }
 
-func (setAddress) kind() commandType { return typeSetAddress }
+func (setAddress) kind() CommandType { return typeSetAddress }
 func (c setAddress) check() error    { return checkAddr(c.Addr) }
 
 func (c setAddress) appendBody(b []byte) []byte {
@@ -193,10 +225,14 @@ func (c setAddress) appendBody(b []byte) []byte {
 // setSetting changes a cluster-wide setting.
 type setSetting struct{ Key, Value string }
 
-func (setSetting) kind() commandType { return typeSetSetting }
+func (setSetting) kind() CommandType { return typeSetSetting }
 
 func (c setSetting) appendBody(b []byte) []byte {
 	return appendString(appendString(b, c.Key), c.Value)
+}
+
+func (d *decoder) setSetting() setSetting {
+	return setSetting{d.string(maxSettingKey), d.string(maxSettingValue)}
 }
 
 func (c setSetting) check() error {
@@ -209,7 +245,7 @@ func (c setSetting) check() error {
 	return nil
 }
 
-func (Genesis) kind() commandType { return typeGenesis }
+func (Genesis) kind() CommandType { return typeGenesis }
 
 func (g Genesis) appendBody(b []byte) []byte {
 	b = appendUint(append(b, g.ClusterID[:]...), g.Epoch)

@@ -45,6 +45,9 @@ type Config struct {
 	Rand io.Reader
 	// Logger; default: none.
 	Logger *zap.Logger
+	// Newest is the newest command that this node applies: a lower one than this
+	// build's makes the node one of an older release. Default: NewestCommand.
+	Newest CommandType
 
 	// ContactTimeout is how long ago the leader may have been heard when this
 	// node counts as caught up: 100 ms to 1 min, default 5 s.
@@ -70,6 +73,7 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
+	c.Newest = cmp.Or(c.Newest, NewestCommand)
 	c.ContactTimeout = cmp.Or(c.ContactTimeout, 5*time.Second)
 	c.BarrierTimeout = cmp.Or(c.BarrierTimeout, 5*time.Second)
 	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 10*time.Second)
@@ -89,6 +93,8 @@ func (c Config) validate() error {
 		return invalid("Config.Replica", c.Replica, "not 0")
 	case c.Caller == nil:
 		return invalid("Config.Caller", "", "not nil")
+	case c.Newest < typeCreateLimited || c.Newest > NewestCommand:
+		return invalid("Config.Newest", c.Newest, "%d to %d", typeCreateLimited, NewestCommand)
 	}
 	for _, t := range []struct {
 		field  string

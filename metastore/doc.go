@@ -22,6 +22,43 @@
 // applied. Proposals carry wishes; ids and places are decided when they are
 // applied, so no proposal is stale. format.go has every byte.
 //
+// # Members
+//
+//	admit ──▶ member: node id, replica of the metadata group       for good: nothing gives
+//	          ├ heartbeats, dead marks, which a heartbeat ends      a node id, a replica id
+//	          ├ stays ⇄ drains ─▶ leaves                            or a nonce out twice
+//	          └───────────────────┴─▶ remove ──▶ tombstone
+//
+// Who is let in, called dead or taken out is decided by package membership, on
+// the node that leads. Here is what such a decision may change, by comparing what
+// it rests on with what was applied: a dead mark and the admission of a new life
+// with the last heartbeat of the old one, a move with the partition's generation.
+// Heartbeats wake nobody who watches.
+//
+// A member that leaves cannot be called back. It is said before a change is
+// proposed that takes its replica out of the metadata group: of such a change
+// nobody can tell whether it still comes about, and a replica never returns to a
+// group under its id.
+//
+// # Moves
+//
+// A partition has the replicas that its creation listed until a move puts another
+// one in the place of one of them:
+//
+//	StartMove   a target: a replica id that was never used, on a node
+//	            the partition's leader has it filled, and changes its group
+//	FinishMove  the target takes its place;  CancelMove: it is dropped
+//
+// Only who leads the partition's group knows whether the group has the target, so
+// that only it may finish or cancel. The group's first configuration stays what
+// the creation listed, for ever (Partition.FirstReplicas).
+//
+// # Versions
+//
+// A cluster begins at version 1 and is raised when every member can apply what
+// comes with the next one (version.go). Until then it writes, byte for byte, what
+// the older release writes.
+//
 // # What is durable when
 //
 // A change that returned nil is in the journals of a quorum. The database is
@@ -42,9 +79,9 @@
 // applied index, that of the batch, has reached it (caughtup.go says why less
 // is not enough).
 //
-// Reads are stale (Topic, Topics, TopicByIncarnation, Members, Setting), of the
-// session (after Session) or linearizable (after Barrier; FindTopic). They are
-// answered from memory, except for deleted topics and settings.
+// Reads are stale (Topic, Topics, TopicByIncarnation, Members, Moves, Setting), of
+// the session (after Session) or linearizable (after Barrier; FindTopic). They
+// are answered from memory, except for tombstones, loads and settings.
 //
 // # Errors
 //
@@ -59,6 +96,7 @@
 //	gate           Open        asks until this node has caught up    ends when it has, or by Close
 //	in Pebble      each call   is the only one to touch Pebble       with the call
 //	watchDatabase  Open        says when the database fails          ends when it has, or by Close
+//	followMembers  Open        gives the raft group its peers        Close
 //	of Pebble      Open        flushes, compactions                  Close
 //
 // The database may fail: a write did not reach the disk, or what is read is

@@ -36,6 +36,83 @@ var (
 	ErrLogLost = raftlog.Refused(errors.New("metastore: the state was applied from a raft log that is gone: move this node's directory away and let it start anew"))
 )
 
+// Refusals of changes of members and moves. Those that are Retry may be granted
+// once something else has changed.
+var (
+	// ErrNonceRefused: the life asked for the name of another one that spoke
+	// before it was let in. It is refused for good: the name is probably
+	// mistyped. Refused.
+	ErrNonceRefused = raftlog.Refused(errors.New("metastore: this life of a node asked for the name of another that lives, and is refused for good"))
+	// ErrNameTaken: another life has the name, and is not the one to be
+	// replaced. Retry.
+	ErrNameTaken = raftlog.Retry(errors.New("metastore: another node has the name"))
+	// ErrStale: what the change was decided from is no longer so: look again.
+	// Refused.
+	ErrStale = raftlog.Refused(errors.New("metastore: the state has moved on"))
+	// ErrMemberDead: the member is marked dead. Retry.
+	ErrMemberDead = raftlog.Retry(errors.New("metastore: the member is dead"))
+	// ErrMemberDraining: the member is on its way out. Retry.
+	ErrMemberDraining = raftlog.Retry(errors.New("metastore: the member is draining"))
+	// ErrMemberLeaving: the member's removal has begun. Refused.
+	ErrMemberLeaving = raftlog.Refused(errors.New("metastore: the member is leaving, which cannot be taken back"))
+	// ErrNotDraining: only what drains can leave. Retry.
+	ErrNotDraining = raftlog.Retry(errors.New("metastore: the member is not draining"))
+	// ErrNotLeaving: only what leaves can be removed. Retry.
+	ErrNotLeaving = raftlog.Retry(errors.New("metastore: the member is not leaving"))
+	// ErrMemberInUse: the member holds replicas, or takes part in the metadata.
+	// Retry.
+	ErrMemberInUse = raftlog.Retry(errors.New("metastore: the member is in use"))
+	// ErrMovePending: a move of the partition is under way. Retry.
+	ErrMovePending = raftlog.Retry(errors.New("metastore: a move of the partition is under way"))
+	// ErrTooManyMoves: MaxMoves are under way. Retry.
+	ErrTooManyMoves = raftlog.Retry(fmt.Errorf("metastore: %d moves are under way", MaxMoves))
+	// ErrReplicaExists: the node holds a replica of the partition. Refused.
+	ErrReplicaExists = raftlog.Refused(errors.New("metastore: the node holds a replica of the partition"))
+	// ErrTooFewNodes: too few members live for the replicas that a topic is to
+	// have. Retry.
+	ErrTooFewNodes = raftlog.Retry(errors.New("metastore: too few nodes"))
+)
+
+// RemovedError refuses a node that was removed from the cluster, for good. It
+// matches raftlog.ErrRefused.
+type RemovedError struct {
+	Node raftlog.NodeID
+	Name string
+}
+
+func (e *RemovedError) Error() string {
+	return fmt.Sprintf("metastore: node %v, %q, was removed from the cluster", e.Node, e.Name)
+}
+
+// Unwrap gives the outcome.
+func (e *RemovedError) Unwrap() error { return raftlog.ErrRefused }
+
+// ClusterVersionError refuses a change until the cluster's version is raised,
+// which needs a build on every member that can apply it. It matches
+// raftlog.ErrRetry.
+type ClusterVersionError struct{ Needs, Has uint64 }
+
+func (e *ClusterVersionError) Error() string {
+	return fmt.Sprintf("metastore: the cluster is at version %d, this needs %d: some member has not said that its build can", e.Has, e.Needs)
+}
+
+// Unwrap gives the outcome.
+func (e *ClusterVersionError) Unwrap() error { return raftlog.ErrRetry }
+
+// OlderReleaseError refuses a node whose build cannot apply what the cluster
+// uses. It matches raftlog.ErrRefused.
+type OlderReleaseError struct {
+	Newest CommandType // that the node applies
+	Needs  CommandType
+}
+
+func (e *OlderReleaseError) Error() string {
+	return fmt.Sprintf("metastore: the node's build is too old: it applies commands up to %d, the cluster uses up to %d", e.Newest, e.Needs)
+}
+
+// Unwrap gives the outcome.
+func (e *OlderReleaseError) Unwrap() error { return raftlog.ErrRefused }
+
 // InvalidError refuses a value that no cluster would accept. It matches
 // raftlog.ErrRefused.
 type InvalidError struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -111,7 +112,7 @@ func (m *machine) requireCatalog(t *testing.T) {
 	t.Helper()
 	var want *catalog
 	require.NoError(t, m.db.run(func() (err error) {
-		_, want, err = loadState(m.db.newest())
+		_, want, err = loadState(m.db.newest(), NewestCommand)
 		return err
 	}))
 	m.read(func(c *catalog) { require.Equal(t, want, c) })
@@ -123,7 +124,7 @@ func openTestMachine(fs storage.FS, g Genesis) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := openMachine(db, zap.NewNop())
+	m, err := openMachine(db, NewestCommand, zap.NewNop())
 	if err == nil {
 		err = m.seed(g)
 	}
@@ -138,6 +139,25 @@ func mustOpenMachine(t *testing.T, fs storage.FS, g Genesis) *machine {
 	m, err := openTestMachine(fs, g)
 	require.NoError(t, err)
 	return m
+}
+
+// atTwo raises the version of a state's cluster to 2.
+func (v memView) atTwo(t *testing.T) memView {
+	t.Helper()
+	_, err := v.decided(t, setVersion{2})
+	require.NoError(t, err)
+	return v
+}
+
+// configured makes the configuration of the metadata group what the state was
+// applied with.
+func (v memView) configured(t *testing.T, c raftlog.ConfState) {
+	t.Helper()
+	x := newTx(v)
+	at, ok := x.applied()
+	require.True(t, ok)
+	at.Conf = c
+	v["a"] = at.encode()
 }
 
 // script makes a log of n entries of all kinds, most of which do something.
@@ -155,7 +175,14 @@ func script(seed uint64, members, n int) []raftlog.Entry {
 			e.Kind = 2
 			e.Conf = &raftlog.ConfState{Voters: []raftlog.ReplicaID{11, raftlog.ReplicaID(12 + r.IntN(members))}}
 		default:
-			e.Data = encodeCommand(randomCommand(r, members))
+			c := randomCommand(r, members)
+			if seed%2 == 0 && i > n/4 { // a cluster that was brought to version 2
+				c = randomMemberCommand(r, members)
+			}
+			if seed%2 == 0 && i == n/4 {
+				c = setVersion{2}
+			}
+			e.Data = encodeCommand(c)
 		}
 		entries[i] = e
 	}
@@ -183,6 +210,34 @@ func randomCommand(r *rand.Rand, members int) command {
 	return noop{}
 }
 
+// randomMemberCommand is one of all commands.
+func randomMemberCommand(r *rand.Rand, members int) command {
+	n := raftlog.NodeID(1 + r.IntN(members+2))
+	nonce := raftlog.Nonce{byte(n)}
+	move := endMove{inc(1 + r.IntN(12)), uint32(r.IntN(3)), uint64(r.IntN(4)), raftlog.ReplicaID(11 + r.IntN(30))}
+	switch r.IntN(16) {
+	case 0, 1:
+		return admit{Admission{fmt.Sprint("node-", n), nonce, "new:1", NewestCommand, r.IntN(2) == 0, raftlog.NodeID(r.IntN(members)), Stamp(r.IntN(3))}, Stamp(1 + r.IntN(3))}
+	case 2, 3:
+		return heartbeats{{Heartbeat{n, nonce, NewestCommand}, Stamp(r.IntN(9))}, {Heartbeat{1, raftlog.Nonce{1}, NewestCommand}, 1}}
+	case 4:
+		return markDead{{n, Stamp(r.IntN(4))}, {2, Stamp(r.IntN(2))}}
+	case 5:
+		return setDeparture{n, nonce, Departure(r.IntN(4))}
+	case 6:
+		return removeMember{n}
+	case 7, 8, 9:
+		return startMove{MoveRequest{move.Incarnation, move.Partition, move.Generation, n, 0}, 5}
+	case 10:
+		return finishMove{move}
+	case 11:
+		return cancelMove{move}
+	case 12:
+		return seed{[]setSetting{{"key", "seeded"}}, []createTopic{{inc(13), "seeded", TopicConfig{Partitions: 2}}}}
+	}
+	return randomCommand(r, members)
+}
+
 // fakeCluster is a log that all nodes share: a stand-in for raft whose leader,
 // and what goes wrong, the test decides.
 type fakeCluster struct {
@@ -206,6 +261,8 @@ type fakeNode struct {
 	member  Member
 	store   *Store
 	options raftlog.GroupOptions
+	clock   clock.Clock // nil: the machine's
+	newest  CommandType // 0: of this build
 
 	applying sync.Mutex
 
@@ -220,6 +277,7 @@ type fakeNode struct {
 	drop    int           // proposals to refuse: overloaded
 	moved   chan struct{} // closed when applied moves
 	reads   int           // rounds asked for
+	peers   map[raftlog.ReplicaID]raftlog.NodeID
 }
 
 func newFakeCluster(t *testing.T, n int) *fakeCluster {
@@ -247,6 +305,7 @@ func (c *fakeCluster) startWith(node raftlog.NodeID, fs *simfs.FS, prepare func(
 	prepare(n)
 	store, err := open(context.Background(), Config{
 		FS: fs, Dir: "db", Node: node, Replica: n.member.Replica, Genesis: c.genesis, Caller: n,
+		Clock: n.clock, Newest: n.newest,
 	}, func(o raftlog.GroupOptions) (group, error) {
 		n.options, n.applied = o, o.State.Index
 		return n, nil
@@ -377,6 +436,12 @@ func (n *fakeNode) Status() raftlog.Status {
 		s.Failed, s.Role = n.failed, raftlog.RoleResigned
 	}
 	return s
+}
+
+func (n *fakeNode) UpdatePeers(peers map[raftlog.ReplicaID]raftlog.NodeID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.peers = peers
 }
 
 func (n *fakeNode) Propose(data []byte, done func(raftlog.Proposal)) {

@@ -1,6 +1,7 @@
 package metastore
 
-// Formats, layout version 1. Integers are unsigned varints in their shortest
+// Formats, layout version 1. What comes with commands above 9 is of cluster
+// version 2: there is none of it in a cluster that is at 1. Integers are unsigned varints in their shortest
 // form unless a size is given (u16, u32, u64: big-endian); id is 16 bytes, str
 // a varint length and that many bytes, "n x" a varint count and that many x.
 // Every value has exactly one encoding. What a decoder does not know it
@@ -24,7 +25,20 @@ package metastore
 //	 7 set address     node nonce:id addr:str
 //	 8 set setting     key:str value:str                 empty value: removed
 //	 9 create topic    as 3, with field 4 of config: of a build that knows it
+//	10 set version     version                          of the cluster; proposed at version 1, once all members can
+//	11 admit           name:str nonce:id addr:str newest observer(1) stamp replaces seen
+//	                   replaces: a node, 0: none; seen: the stamp of it that the leader judged
+//	12 heartbeats      n {node nonce:id stamp newest}   newest: command type that the node applies
+//	13 mark dead       n {node judged}                  judged: a stamp, as seen
+//	14 set departure   node nonce:id departure(1)       0 stays  1 drains  2 drains, forced  3 leaves
+//	15 remove member   node
+//	16 start move      incarnation:id index generation node remove stamp
+//	                   node: where to; remove: the replica that it replaces, 0: none
+//	17 finish move     incarnation:id index generation add      add: the replica that came in
+//	18 cancel move     as 17
+//	19 seed            n {key:str value:str} n {incarnation:id name:str config}
 //
+//	stamp  = milliseconds since 1970 by the clock of the leader that proposed
 //	member = node replica nonce:id name:str addr:str
 //	config = n { field, length, value: a varint of that length }
 //	         fields in ascending order, zero ones left out:
@@ -39,15 +53,24 @@ package metastore
 //	'a'                        applied        index term conf
 //	'c' counter(1)             counter        next value, without the epoch
 //	'd' incarnation            tombstone      1 name:str
+//	'e'                        seeded         1                 none: it was not
 //	'f'                        format         layout version, newest command type applied
+//	'h' node(u64)              liveness       1 flags(1) departure(1) stamp newest replaces
+//	                                          flags: 1 dead, 2 observer; none: as the genesis leaves a member
 //	'i' name                   named producer 1 id epoch token:id       of its holder
 //	'k'                        cluster        1 cluster-id:id epoch cluster-version
 //	'l' node(u64)              load           replicas leads            of all partitions
 //	'm' node(u64)              member         1 member
 //	'n' name in lower case     name           incarnation:id
+//	'o' nonce                  out            1 node            of the life that was removed; 0: refused for good
 //	'p' incarnation index(u32) partition      1 group n {replica node}  preferred leader first
+//	                                          2 group n {replica node} generation n {replica} move(1) [replica node remove stamp]
+//	                                          1 until the first move, 2 from then on, when generation is above 0;
+//	                                          the second list is the group's first configuration; move 1: one is under way
+//	'r' node(u64)              removed        1 nonce:id name:str
 //	's' key                    setting        value
 //	't' incarnation            topic          1 state(1) name:str config
+//	'v'                        moves          how many are under way; none: 0
 //
 //	conf = {n replica} x 4: voters, learners, outgoing voters, next learners; auto-leave(1)
 //
@@ -77,13 +100,20 @@ package metastore
 //	      3 error     code(1) outcome(1) text:str
 //	                  code 5: code(1) outcome(1) field:str value:str allowed:str
 //	                  code 6: code(1) outcome(1) name:str held epoch
+//	                  code 7: code(1) outcome(1) node name:str
+//	                  code 8: code(1) outcome(1) needs has
+//	                  code 9: code(1) outcome(1) newest needs
+//	      4 member    member liveness-value
+//	      5 each      n { 0 or 1, error as above }      0: done
+//	      6 move      index partition-value
+//	      7 flag      0 or 1
 const (
-	layoutVersion   = 1
-	snapshotVersion = 1
-	recordVersion   = 1
-	commandVersion  = 1
-	answerVersion   = 1
-	clusterVersion  = 1
+	layoutVersion    = 1
+	snapshotVersion  = 1
+	recordVersion    = 1
+	partitionVersion = 2 // newest of a partition's record
+	commandVersion   = 1
+	answerVersion    = 1
 )
 
 // Limits of what is decoded.
@@ -93,19 +123,32 @@ const (
 	maxCommandBytes = 1 << 20
 )
 
-// commandType is the number of a command.
-type commandType uint16
+// CommandType is the number of a command. What a build can apply, and so which
+// logs and states it can go on from, is told by the newest one that it knows.
+type CommandType uint16
 
 const (
-	typeGenesis          commandType = 1
-	typeNoop             commandType = 2
-	typeCreateTopic      commandType = 3
-	typeTopicDeleting    commandType = 4
-	typeTopicDeleted     commandType = 5
-	typeAllocateProducer commandType = 6
-	typeSetAddress       commandType = 7
-	typeSetSetting       commandType = 8
-	typeCreateLimited    commandType = 9
-
-	newestCommand = typeCreateLimited
+	typeGenesis          CommandType = 1
+	typeNoop             CommandType = 2
+	typeCreateTopic      CommandType = 3
+	typeTopicDeleting    CommandType = 4
+	typeTopicDeleted     CommandType = 5
+	typeAllocateProducer CommandType = 6
+	typeSetAddress       CommandType = 7
+	typeSetSetting       CommandType = 8
+	typeCreateLimited    CommandType = 9
+	typeSetVersion       CommandType = 10
+	typeAdmit            CommandType = 11
+	typeHeartbeats       CommandType = 12
+	typeMarkDead         CommandType = 13
+	typeSetDeparture     CommandType = 14
+	typeRemoveMember     CommandType = 15
+	typeStartMove        CommandType = 16
+	typeFinishMove       CommandType = 17
+	typeCancelMove       CommandType = 18
+	typeSeed             CommandType = 19
 )
+
+// NewestCommand is the newest command that this build applies: what a node
+// announces when it joins and with its heartbeats.
+const NewestCommand = typeSeed

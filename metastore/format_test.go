@@ -44,11 +44,30 @@ func goldenCommands() []command {
 		setAddress{1, raftlog.Nonce{1}, "host:1"},
 		setSetting{"key", "value"},
 		createTopic{inc(7), "small", TopicConfig{Partitions: 3, MaxRecordBytes: 1 << 10}},
+		setVersion{2},
+		admit{Admission{"node-4", raftlog.Nonce{4}, "host:4", NewestCommand, true, 3, 900}, 1000},
+		heartbeats{{Heartbeat{1, raftlog.Nonce{1}, 19}, 1000}, {Heartbeat{2, raftlog.Nonce{2}, 19}, 1001}},
+		markDead{{1, 1000}, {3, 0}},
+		setDeparture{2, raftlog.Nonce{2}, DrainsForced},
+		removeMember{2},
+		startMove{MoveRequest{inc(7), 3, 0, 4, 14}, 1000},
+		finishMove{endMove{inc(7), 3, 1, 300}},
+		cancelMove{endMove{inc(7), 3, 1, 300}},
+		seed{[]setSetting{{"a", "1"}, {"b", "2"}}, []createTopic{{inc(9), "first", TopicConfig{Partitions: 3}}, {inc(10), "second", TopicConfig{MaxRecordBytes: 100}}}},
+	}
+}
+
+// movedPartition is one whose first move is over and whose second one is under
+// way.
+func movedPartition() Partition {
+	return Partition{
+		Index: 3, Group: 7, Replicas: []Assignment{{14, 1}, {300, 4}}, Generation: 3,
+		Target: &Target{Assignment{301, 3}, 14, 1000}, first: []raftlog.ReplicaID{14, 15},
 	}
 }
 
 func goldenAnswers() []answer {
-	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{2, 1, 1 << 20, MaxRecordBytes}, []Partition{{0, 2, []Assignment{{14, 1}}}, {1, 3, []Assignment{{15, 2}}}}}
+	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{2, 1, 1 << 20, MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}}
 	return []answer{
 		{index: 5},
 		{index: 6, value: topic},
@@ -56,6 +75,18 @@ func goldenAnswers() []answer {
 		{index: 8, err: named(ErrTopicExists, "Orders")},
 		{index: 9, err: invalid("TopicConfig.Replicas", 4, "1 to 3")},
 		{index: 10, err: &ProducerFencedError{"billing", 3, 300}},
+		{index: 11, value: Member{4, "node-4", raftlog.Nonce{4}, 300, "host:4", Liveness{1000, NewestCommand, true, true, Drains, 3}}},
+		{index: 12, value: []error{nil, ErrStale, &RemovedError{3, "node-3"}}},
+		{index: 13, value: movedPartition()},
+		{index: 14, value: true},
+		{index: 15, err: &RemovedError{3, "node-3"}},
+		{index: 16, err: &ClusterVersionError{2, 1}},
+		{index: 17, err: &OlderReleaseError{typeCreateLimited, NewestCommand}},
+		{index: 18, err: ErrNonceRefused}, {index: 19, err: named(ErrNameTaken, "node-3")}, {index: 20, err: ErrStale},
+		{index: 21, err: ErrMemberDead}, {index: 22, err: ErrMemberDraining}, {index: 23, err: ErrMemberLeaving},
+		{index: 24, err: ErrNotDraining}, {index: 25, err: ErrNotLeaving}, {index: 26, err: ErrMemberInUse},
+		{index: 27, err: ErrMovePending}, {index: 28, err: ErrTooManyMoves}, {index: 29, err: ErrReplicaExists},
+		{index: 30, err: ErrTooFewNodes},
 		failedAnswer(&raftlog.NotLeaderError{Group: 1, Leader: 12, Node: 2}),
 		failedAnswer(raftlog.Unknown(raftlog.ErrLeadershipLost)),
 	}
@@ -66,7 +97,7 @@ func TestGoldenCommands(t *testing.T) {
 	for _, c := range goldenCommands() {
 		data := encodeCommand(c)
 		fmt.Fprintf(&b, "%T %x\n", c, data)
-		got, err := decodeCommand(data)
+		got, err := decodeCommand(data, NewestCommand)
 		require.NoError(t, err)
 		require.Equal(t, c, got)
 	}
@@ -74,11 +105,11 @@ func TestGoldenCommands(t *testing.T) {
 }
 
 func TestEveryCommandTypeHasAGoldenForm(t *testing.T) {
-	seen := map[commandType]bool{}
+	seen := map[CommandType]bool{}
 	for _, c := range goldenCommands() {
 		seen[c.kind()] = true
 	}
-	for kind := commandType(1); kind <= newestCommand; kind++ {
+	for kind := CommandType(1); kind <= NewestCommand; kind++ {
 		require.True(t, seen[kind], "type %d", kind)
 	}
 }
@@ -92,13 +123,45 @@ func TestGoldenAnswers(t *testing.T) {
 		require.Equal(t, data, encodeAnswer(got))
 		require.Equal(t, a.index, got.index)
 		require.Equal(t, a.leader, got.leader)
-		require.Equal(t, a.value, got.value)
-		if a.err != nil {
-			require.Equal(t, a.err.Error(), got.err.Error())
-			require.Equal(t, raftlog.OutcomeOf(a.err), raftlog.OutcomeOf(got.err))
+		if each, ok := a.value.([]error); ok {
+			for i, err := range each {
+				requireSameError(t, err, got.value.([]error)[i])
+			}
+		} else {
+			require.Equal(t, a.value, got.value)
 		}
+		requireSameError(t, a.err, got.err)
 	}
 	golden(t, "answers.v1", b.String())
+}
+
+// requireSameError checks that an error is the same after it travelled.
+func requireSameError(t *testing.T, want, got error) {
+	t.Helper()
+	if want == nil {
+		require.NoError(t, got)
+		return
+	}
+	require.Equal(t, want.Error(), got.Error())
+	require.Equal(t, raftlog.OutcomeOf(want), raftlog.OutcomeOf(got))
+	for code := codeOther; code <= newestCode; code++ {
+		if is := sentinel(code); is != nil {
+			require.Equal(t, errors.Is(want, is), errors.Is(got, is), "%v is %v", got, is)
+		}
+	}
+}
+
+// TestEveryErrorTravels: all codes have a golden form, or an older one.
+func TestEveryErrorTravels(t *testing.T) {
+	seen := map[byte]bool{codeOther: true, codeTopicNotFound: true, codeTopicDeleting: true, codeMemberNotFound: true}
+	for _, a := range goldenAnswers() {
+		if a.err != nil {
+			seen[appendError(nil, a.err)[0]] = true
+		}
+	}
+	for code := codeOther; code <= newestCode; code++ {
+		require.True(t, seen[code], "code %d", code)
+	}
 }
 
 // goldenState is a state that has keys of every table.
@@ -115,17 +178,47 @@ func goldenState(t *testing.T) memView {
 	return v
 }
 
-func TestGoldenState(t *testing.T) {
+// goldenStateOfTwo is a state of version 2 that has keys of every table.
+func goldenStateOfTwo(t *testing.T) memView {
 	v := goldenState(t)
-	tables := map[byte]bool{}
-	var b strings.Builder
-	require.NoError(t, dump(v, func(key, value []byte) error {
-		tables[key[0]] = true
-		fmt.Fprintf(&b, "%c %x %x\n", key[0], key[1:], value)
-		return nil
-	}))
-	require.Len(t, tables, 12, "every table of the layout")
-	golden(t, "state.v1", b.String())
+	for _, c := range []command{
+		setVersion{2},
+		admit{Admission{"node-3", raftlog.Nonce{3}, "host:3", NewestCommand, true, 0, 0}, 1000},
+		startMove{MoveRequest{inc(1), 0, 0, 3, 13}, 1001},
+		finishMove{endMove{inc(1), 0, 1, 20}},
+		startMove{MoveRequest{inc(1), 1, 0, 3, 0}, 1002},
+		admit{Admission{"node-4", raftlog.Nonce{4}, "host:4", NewestCommand, false, 0, 0}, 1003},
+		setDeparture{4, raftlog.Nonce{4}, Drains}, setDeparture{4, raftlog.Nonce{4}, Leaves}, removeMember{4},
+		heartbeats{{Heartbeat{1, raftlog.Nonce{1}, NewestCommand}, 2000}}, markDead{{1, 2000}}, setDeparture{2, raftlog.Nonce{2}, DrainsForced},
+		seed{},
+	} {
+		_, err := v.decided(t, c)
+		require.NoError(t, err, "%T", c)
+	}
+	_, err := v.decided(t, admit{Admission{"node-1", raftlog.Nonce{5}, "host:5", NewestCommand, false, 1, 7}, 2001})
+	require.ErrorIs(t, err, ErrNonceRefused)
+	return v
+}
+
+// TestGoldenState: a state of version 1 is what the first release makes of it.
+func TestGoldenState(t *testing.T) {
+	for name, of := range map[string]struct {
+		state  memView
+		tables int
+	}{
+		"state.v1": {goldenState(t), len(tables) - len(tablesOfTwo)},
+		"state.v2": {goldenStateOfTwo(t), len(tables)},
+	} {
+		seen := map[byte]bool{}
+		var b strings.Builder
+		require.NoError(t, dump(of.state, func(key, value []byte) error {
+			seen[key[0]] = true
+			fmt.Fprintf(&b, "%c %x %x\n", key[0], key[1:], value)
+			return nil
+		}))
+		require.Len(t, seen, of.tables, "every table of the layout")
+		golden(t, name, b.String())
+	}
 }
 
 func TestGoldenSnapshot(t *testing.T) {
@@ -158,8 +251,11 @@ func FuzzCommand(f *testing.F) {
 		f.Add(encodeCommand(c))
 	}
 	f.Add(append(append([]byte{0, 1, 1}, make([]byte, 17)...), huge...))
+	for _, kind := range []CommandType{typeHeartbeats, typeMarkDead, typeSeed} {
+		f.Add(append([]byte{0, byte(kind), 1}, huge...))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := decodeCommand(b)
+		c, err := decodeCommand(b, NewestCommand)
 		if err == nil {
 			require.Equal(t, b, encodeCommand(c))
 			_ = c.check()
@@ -234,11 +330,16 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
 	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10}}.encode())
 	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
-	f.Add(byte(6), appendPartition(nil, Partition{0, 7, []Assignment{{1, 2}}}))
+	f.Add(byte(6), appendPartition(nil, Partition{Index: 0, Group: 7, Replicas: []Assignment{{1, 2}}}))
+	f.Add(byte(6), appendPartition(nil, movedPartition()))
+	f.Add(byte(6), append([]byte{2, 7, 0, 1}, huge...))
+	f.Add(byte(9), appendLiveness(nil, Liveness{1000, NewestCommand, true, true, Leaves, 3}))
+	f.Add(byte(10), removal{raftlog.Nonce{3}, "node-3"}.encode())
+	f.Add(byte(11), encodeOut(3))
 	f.Fuzz(func(t *testing.T, which byte, b []byte) {
 		d := decoder{b: b}
 		var again func() []byte
-		switch which % 9 {
+		switch which % 12 {
 		case 0:
 			v := d.applied()
 			again = v.encode
@@ -266,6 +367,15 @@ func FuzzRecords(f *testing.F) {
 		case 8:
 			v := d.namedProducer()
 			again = v.encode
+		case 9:
+			v := d.liveness()
+			again = func() []byte { return appendLiveness(nil, v) }
+		case 10:
+			v := d.removal()
+			again = v.encode
+		case 11:
+			v := d.out()
+			again = func() []byte { return encodeOut(v) }
 		}
 		if d.end() == nil {
 			require.Equal(t, b, again())

@@ -127,4 +127,5 @@ type group interface {
 	Propose(data []byte, done func(raftlog.Proposal))
 	ReadIndex(ctx context.Context) (raftlog.Index, error)
 	Status() raftlog.Status
+	UpdatePeers(map[raftlog.ReplicaID]raftlog.NodeID)
 }

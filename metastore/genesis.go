@@ -72,12 +72,6 @@ func (g Genesis) check() error {
 	return nil
 }
 
-// Limits of what members say of themselves.
-const (
-	maxMemberName = 255
-	maxAddr       = 261
-)
-
 func checkMember(m Member) error {
 	if len(m.Name) < 1 || len(m.Name) > maxMemberName {
 		return invalid("Member.Name", m.Name, "1 to %d bytes", maxMemberName)

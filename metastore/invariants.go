@@ -1,8 +1,10 @@
 package metastore
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/stelelog/stele/raftlog"
 )
@@ -14,14 +16,26 @@ import (
 //  2. Topics and names belong to each other one to one; a topic that has a
 //     tombstone is gone.
 //  3. A topic has the partitions that its config says, each on Replicas distinct
-//     members, and no group or replica id is given twice.
+//     members or, once it was moved, on more; their groups are numbered one after
+//     the other; no group or replica id is given twice.
 //  4. Every id that is in use is below its counter.
 //  5. A member's load is the sum of what the partitions put on it.
+//  6. The moves are counted, and are MaxMoves or fewer. A move adds a replica on a
+//     member that the partition is not on, and removes one that it has. The first
+//     configuration of a partition lists as many replicas as its topic's config.
+//  7. A node and a nonce that were removed belong to each other one to one, and
+//     neither is a member's. A nonce that was refused is no member's.
+//  8. Nonces are distinct. Of two members that have one name the newer one was
+//     admitted in place of an older one that has it, or had it.
+//  9. Liveness and load are of members.
+//
+// 10. What came with a later version is in no state of an earlier one.
 func checkInvariants(v view) error {
 	c := checker{tx: newTx(v), loads: map[raftlog.NodeID]load{},
 		groups: map[raftlog.GroupID]bool{}, replicas: map[raftlog.ReplicaID]bool{}, next: map[counter]uint64{}}
+	epoch := c.tx.cluster().Epoch
 	for _, of := range []counter{counterNode, counterGroup, counterReplica} {
-		c.next[of] = must(c.tx, []byte{tableCounter, byte(of)}, (*decoder).uint)
+		c.next[of] = makeID(epoch, must(c.tx, []byte{tableCounter, byte(of)}, (*decoder).uint))
 	}
 	catalog, err := loadCatalog(v)
 	if err != nil {
@@ -34,13 +48,21 @@ func checkInvariants(v view) error {
 	for _, t := range catalog.topics {
 		c.topic(t, catalog)
 	}
+	c.members(catalog)
+	c.moves(catalog)
 	names := 0
 	err = dump(v, func(key, value []byte) error {
-		if !bytes.Contains([]byte("acdfiklmnpst"), key[:1]) {
+		switch key[0] {
+		case tableName:
+			names++
+		case tableLiveness, tableLoad, tableRemoved, tableOut:
+			c.ofMember(key, catalog)
+		}
+		if !strings.Contains(tables, string(key[:1])) {
 			c.tx.fail(damaged("key %q is of no table", key))
 		}
-		if key[0] == tableName {
-			names++
+		if catalog.cluster.Version < 2 && strings.Contains(tablesOfTwo, string(key[:1])) {
+			c.tx.fail(damaged("key %q is in a cluster of version %d", key, catalog.cluster.Version))
 		}
 		return nil
 	})
@@ -71,14 +93,20 @@ func (c *checker) topic(t *Topic, catalog *catalog) {
 	if _, dead := c.tx.tombstone(t.Incarnation); dead {
 		c.tx.fail(damaged("topic %v lives and has a tombstone", t.Incarnation))
 	}
-	for _, p := range t.Partitions {
+	for i, p := range t.Partitions {
 		c.id(counterGroup, uint64(p.Group))
+		if p.Group != t.Partitions[0].Group+raftlog.GroupID(i) {
+			c.tx.fail(damaged("%v is partition %d of a topic that begins with %v", p.Group, i, t.Partitions[0].Group))
+		}
 		if c.groups[p.Group] || p.Group == raftlog.MetadataGroup {
 			c.tx.fail(damaged("%v is given twice", p.Group))
 		}
 		c.groups[p.Group] = true
-		if len(p.Replicas) != int(t.Config.Replicas) {
+		if n := len(p.Replicas); n < int(t.Config.Replicas) || p.Generation == 0 && n > int(t.Config.Replicas) {
 			c.tx.fail(damaged("%v has %d replicas of %d", p.Group, len(p.Replicas), t.Config.Replicas))
+		}
+		if first := p.FirstReplicas(); len(first) != int(t.Config.Replicas) {
+			c.tx.fail(damaged("%v began with %d replicas of %d", p.Group, len(first), t.Config.Replicas))
 		}
 		nodes := map[raftlog.NodeID]bool{}
 		for i, a := range p.Replicas {
@@ -94,6 +122,86 @@ func (c *checker) topic(t *Topic, catalog *catalog) {
 			}
 			c.loads[a.Node] = l
 		}
+		if p.Target != nil {
+			c.target(p, catalog)
+		}
+	}
+}
+
+// target checks the move of a partition that is under way.
+func (c *checker) target(p Partition, catalog *catalog) {
+	to := p.Target.Add.Node
+	c.replica(p.Target.Add.Replica)
+	if slices.Contains(p.first, p.Target.Add.Replica) {
+		c.tx.fail(damaged("%v comes to %v, which began with it", p.Target.Add.Replica, p.Group))
+	}
+	_, ok := catalog.member(to)
+	twice := slices.ContainsFunc(p.Replicas, func(a Assignment) bool { return a.Node == to })
+	if !ok || twice {
+		c.tx.fail(damaged("%v comes to %v, no member or there twice", p.Target.Add.Replica, to))
+	}
+	if r := p.Target.Remove; r != 0 && p.place(r) < 0 {
+		c.tx.fail(damaged("%v leaves %v, which has it not", r, p.Group))
+	}
+	l := c.loads[to]
+	l.Replicas++
+	c.loads[to] = l
+}
+
+func (c *checker) moves(catalog *catalog) {
+	if n := c.tx.moves(); n > MaxMoves || n != uint64(len(catalog.moves)) {
+		c.tx.fail(damaged("%d moves are counted, %d are under way", n, len(catalog.moves)))
+	}
+}
+
+func (c *checker) members(catalog *catalog) {
+	nonces := map[raftlog.Nonce]bool{}
+	names := map[string]bool{}
+	for _, m := range catalog.members {
+		if _, out := c.tx.out(m.Nonce); out || nonces[m.Nonce] {
+			c.tx.fail(damaged("%v has a nonce that is out, or another member's", m.Node))
+		}
+		if _, removed := c.tx.removed(m.Node); removed {
+			c.tx.fail(damaged("%v is a member and was removed", m.Node))
+		}
+		if names[m.Name] && m.Liveness.Replaces == 0 || m.Liveness.Replaces >= m.Node {
+			c.tx.fail(damaged("%v has the name %q of %v", m.Node, m.Name, m.Liveness.Replaces))
+		}
+		nonces[m.Nonce], names[m.Name] = true, true
+	}
+}
+
+// ofMember checks what stands under a node's id or a nonce.
+func (c *checker) ofMember(key []byte, catalog *catalog) {
+	length := 1 + 8
+	if key[0] == tableOut {
+		length = 1 + len(raftlog.Nonce{})
+	}
+	if err := wantLength(key, length); err != nil {
+		c.tx.fail(damaged("key %q: %w", key, err))
+		return
+	}
+	if key[0] == tableOut {
+		if node, _ := c.tx.out(raftlog.Nonce(key[1:])); node != 0 {
+			if r, ok := c.tx.removed(node); !ok || r.Nonce != raftlog.Nonce(key[1:]) {
+				c.tx.fail(damaged("nonce %x is that of %v, which was not removed", key[1:], node))
+			}
+		}
+		return
+	}
+	node := raftlog.NodeID(binary.BigEndian.Uint64(key[1:]))
+	_, member := catalog.member(node)
+	if key[0] != tableRemoved {
+		if !member {
+			c.tx.fail(damaged("key %q is of no member", key))
+		}
+		return
+	}
+	c.id(counterNode, uint64(node))
+	if r, ok := c.tx.removed(node); ok {
+		if of, _ := c.tx.out(r.Nonce); of != node {
+			c.tx.fail(damaged("%v was removed and its nonce is that of %v", node, of))
+		}
 	}
 }
 
@@ -106,7 +214,7 @@ func (c *checker) replica(r raftlog.ReplicaID) {
 }
 
 func (c *checker) id(of counter, id uint64) {
-	if _, n := splitID(id); n == 0 || n >= c.next[of] {
-		c.tx.fail(damaged("id %#x of counter %q, which is at %d", id, byte(of), c.next[of]))
+	if _, n := splitID(id); n == 0 || id >= c.next[of] {
+		c.tx.fail(damaged("id %#x of counter %q, which is at %#x", id, byte(of), c.next[of]))
 	}
 }

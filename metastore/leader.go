@@ -22,5 +22,13 @@ func (s *Store) Leader() (leader raftlog.NodeID, changed <-chan struct{}) {
 	return leader, changed
 }
 
+// Group returns this node's replica of the metadata group, for changes of its
+// configuration and of its leader. It is the store's: proposals are made through
+// the store alone.
+func (s *Store) Group() *raftlog.Group {
+	g, _ := s.group.(*raftlog.Group)
+	return g
+}
+
 // GroupStatus returns this node's view of the metadata group.
 func (s *Store) GroupStatus() raftlog.Status { return s.group.Status() }

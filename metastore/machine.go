@@ -19,14 +19,15 @@ import (
 //  2. at never goes back, and each entry above the genesis was applied in its
 //     turn: none twice, none skipped.
 type machine struct {
-	db  *database
-	log *zap.Logger
+	db     *database
+	newest CommandType // that it applies
+	log    *zap.Logger
 
 	mu struct {
 		sync.Mutex
 		at       applied // zero: the state is empty
 		catalog  *catalog
-		changes  uint64        // of the catalog
+		changes  uint64        // of the catalog, but for heartbeats
 		progress chan struct{} // closed and replaced when at moves
 		changed  chan struct{} // closed and replaced when changes moves
 		err      error         // why the machine stopped
@@ -34,14 +35,14 @@ type machine struct {
 }
 
 // openMachine reads what the database holds.
-func openMachine(db *database, log *zap.Logger) (*machine, error) {
-	m := &machine{db: db, log: log}
+func openMachine(db *database, newest CommandType, log *zap.Logger) (*machine, error) {
+	m := &machine{db: db, newest: newest, log: log}
 	m.mu.progress = make(chan struct{})
 	m.mu.changed = make(chan struct{})
 	var at applied
 	var c *catalog
 	err := db.run(func() (err error) {
-		at, c, err = loadState(db.newest())
+		at, c, err = loadState(db.newest(), newest)
 		return err
 	})
 	if err != nil {
@@ -51,15 +52,19 @@ func openMachine(db *database, log *zap.Logger) (*machine, error) {
 	return m, nil
 }
 
-// loadState reads the applied state and the catalog of a view.
-func loadState(v view) (applied, *catalog, error) {
+// loadState reads the applied state and the catalog of a view, for a build that
+// applies commands up to newest.
+func loadState(v view, newest CommandType) (applied, *catalog, error) {
 	t := newTx(v)
 	at, ok := t.applied()
 	if ok {
 		if f := t.format(); t.err == nil {
-			if err := f.know(); err != nil {
+			if err := f.know(newest); err != nil {
 				return at, nil, err
 			}
+		}
+		if k := t.cluster(); k.Version > VersionOf(newest) {
+			return at, nil, &NewerStateError{"cluster version", k.Version, VersionOf(newest)}
 		}
 	}
 	if t.err != nil {
@@ -128,7 +133,7 @@ func (m *machine) Apply(entries []raftlog.Entry, results []raftlog.Result) error
 	err := m.step(func(t *tx) error {
 		for i, e := range entries[fresh:] {
 			var err error
-			if mine[i].Value, mine[i].Err, err = applyEntry(t, e); err != nil {
+			if mine[i].Value, mine[i].Err, err = applyEntry(t, e, m.newest); err != nil {
 				return fmt.Errorf("metastore: apply entry %d: %w", e.Index, err)
 			}
 		}
@@ -163,7 +168,7 @@ func verdict(e raftlog.Entry) raftlog.Verdict {
 
 // applyEntry applies one entry: its command, and the applied index with it,
 // also of empty, refused and configuration entries.
-func applyEntry(t *tx, e raftlog.Entry) (value any, refusal, err error) {
+func applyEntry(t *tx, e raftlog.Entry, newest CommandType) (value any, refusal, err error) {
 	at, _ := t.applied()
 	if t.err != nil {
 		return nil, nil, t.err
@@ -175,7 +180,7 @@ func applyEntry(t *tx, e raftlog.Entry) (value any, refusal, err error) {
 		// The leader decoded what it proposed. An entry that cannot be decoded
 		// here was damaged since, or comes from a newer build; this replica
 		// stops, and does not differ from the others.
-		c, err := decodeCommand(e.Data)
+		c, err := decodeCommand(e.Data, newest)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -201,7 +206,7 @@ func (m *machine) step(f func(*tx) error) error {
 			return err
 		}
 		at, _ := t.applied()
-		members := t.changedMembers() // read before the lock: Pebble may never return
+		now := t.news() // read before the lock: Pebble may never return
 		if t.err != nil {
 			return t.err
 		}
@@ -210,10 +215,10 @@ func (m *machine) step(f func(*tx) error) error {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if err := m.mu.catalog.follow(t.changes, members); err != nil {
+		if err := m.mu.catalog.follow(t.changes, now); err != nil {
 			return err
 		}
-		m.publishLocked(at, len(t.changes) > 0)
+		m.publishLocked(at, t.loud())
 		return nil
 	})
 }

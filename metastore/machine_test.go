@@ -39,7 +39,7 @@ func history(t *testing.T, log []raftlog.Entry, g Genesis) map[raftlog.Index][32
 	require.NoError(t, err)
 	for _, e := range log {
 		x := newTx(v)
-		_, _, err := applyEntry(x, e)
+		_, _, err := applyEntry(x, e, NewestCommand)
 		require.NoError(t, err)
 		v.commit(x)
 		hashes[e.Index], err = stateHash(v)
@@ -197,7 +197,7 @@ func TestApplyRefusesGapsAndUnknownCommands(t *testing.T) {
 	g := testGenesis(1)
 	for name, e := range map[string]raftlog.Entry{
 		"a gap":            {Index: 3, Term: 1},
-		"an unknown type":  {Index: 2, Term: 1, Data: []byte{0, byte(newestCommand) + 1, 1}},
+		"an unknown type":  {Index: 2, Term: 1, Data: []byte{0, byte(NewestCommand) + 1, 1}},
 		"an unknown build": {Index: 2, Term: 1, Data: []byte{0, byte(typeNoop), commandVersion + 1}},
 		"damage":           {Index: 2, Term: 1, Data: []byte{0, byte(typeCreateTopic), 1, 9}},
 	} {
@@ -240,7 +240,7 @@ func TestEveryEntryAdvancesTheAppliedIndex(t *testing.T) {
 func TestAStateOfANewerBuildIsRefusedUntouched(t *testing.T) {
 	for what, f := range map[string]format{
 		"layout version":      {layoutVersion + 1, 1},
-		"newest command type": {layoutVersion, newestCommand + 1},
+		"newest command type": {layoutVersion, NewestCommand + 1},
 	} {
 		fs := simfs.New(1)
 		g := testGenesis(1)

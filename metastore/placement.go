@@ -2,6 +2,7 @@ package metastore
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/stelelog/stele/raftlog"
@@ -11,13 +12,45 @@ import (
 type candidate struct {
 	Node raftlog.NodeID
 	load
+	Dead bool
+}
+
+// stayingOf returns the members that are not on their way out.
+func stayingOf(members []Member) []Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Liveness.Draining() })
+}
+
+// candidatesOf returns the members that new partitions of so many replicas are
+// placed on: those that live. If they are too few, dead ones that hold least
+// make up the number, as long as the living are a majority of each partition: it
+// works, is short of replicas, and a node that is away for a while is no reason
+// to refuse a topic.
+func candidatesOf(t *tx, members []Member, replicas int) ([]candidate, error) {
+	var nodes, dead []candidate
+	for _, m := range members {
+		c := candidate{m.Node, t.load(m.Node), m.Liveness.Dead}
+		if c.Dead {
+			dead = append(dead, c)
+		} else {
+			nodes = append(nodes, c)
+		}
+	}
+	if len(nodes) < replicas/2+1 {
+		return nil, fmt.Errorf("%w: %d of %d members live, too few for %d replicas", ErrTooFewNodes, len(nodes), len(members), replicas)
+	}
+	if missing := replicas - len(nodes); missing > 0 {
+		slices.SortStableFunc(dead, func(a, b candidate) int { return cmp.Compare(a.Replicas, b.Replicas) })
+		nodes = append(nodes, dead[:missing]...)
+		slices.SortFunc(nodes, func(a, b candidate) int { return cmp.Compare(a.Node, b.Node) })
+	}
+	return nodes, nil
 }
 
 // place chooses the nodes of each partition: the first is the preferred
-// leader, and no node is chosen twice for one partition. It is a pure function
+// leader, and no node is chosen twice for one partition. One of them lives. It is a pure function
 // of its arguments, and counts in nodes what it placed there.
 //
-// A leader is the node that leads least, then holds least; its followers are
+// A leader is the node that leads least, then holds least, and lives; its followers are
 // those that hold least, then lead most (the next partitions will be led by
 // others). Ties go round from the leader on, one further with each partition
 // that it leads, so that more than one node takes over from one that fails.
@@ -25,10 +58,10 @@ func place(nodes []candidate, partitions, replicas int) [][]raftlog.NodeID {
 	places := make([][]raftlog.NodeID, partitions)
 	order := make([]int, len(nodes))
 	for p := range places {
-		leader := 0
+		leader := slices.IndexFunc(nodes, func(n candidate) bool { return !n.Dead })
 		for i, n := range nodes {
 			best := nodes[leader]
-			if cmp.Or(cmp.Compare(n.Leads, best.Leads), cmp.Compare(n.Replicas, best.Replicas)) < 0 {
+			if !n.Dead && cmp.Or(cmp.Compare(n.Leads, best.Leads), cmp.Compare(n.Replicas, best.Replicas)) < 0 {
 				leader = i
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -22,8 +21,9 @@ import (
 func (s *Store) CreateTopic(ctx context.Context, spec TopicSpec) (Topic, error) {
 	c := createTopic{spec.Incarnation, spec.Name, spec.Config}
 	if c.Incarnation.IsZero() {
-		if _, err := io.ReadFull(s.config.Rand, c.Incarnation[:]); err != nil {
-			return Topic{}, raftlog.Retry(fmt.Errorf("metastore: random incarnation: %w", err))
+		var err error
+		if c.Incarnation, err = s.randomIncarnation(); err != nil {
+			return Topic{}, err
 		}
 	}
 	v, err := s.propose(ctx, c)
@@ -126,6 +126,9 @@ func (s *Store) propose(ctx context.Context, c command) (any, error) {
 	if s.Failed() != nil {
 		return nil, s.unavailable()
 	}
+	if err := s.allowed(c); err != nil {
+		return nil, err
+	}
 	data := encodeCommand(c)
 	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.ProposeTimeout)
 	defer cancel()
@@ -162,7 +165,7 @@ func (s *Store) propose(ctx context.Context, c command) (any, error) {
 // changed since.
 func mayRepeat(c command) bool {
 	switch c.kind() {
-	case typeSetAddress, typeSetSetting:
+	case typeSetAddress, typeSetSetting, typeSetDeparture:
 		return false
 	}
 	return true
@@ -306,6 +309,29 @@ func (s *Store) proposeHere(ctx context.Context, data []byte) answer {
 	}
 }
 
+// lead makes a change if this node leads the metadata, once; else
+// *raftlog.NotLeaderError. It is for what a leader alone may say: judgements of
+// its own, and moments by its own clock.
+func (s *Store) lead(ctx context.Context, c command) (any, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if s.Failed() != nil {
+		return nil, s.unavailable()
+	}
+	if err := s.allowed(c); err != nil {
+		return nil, err
+	}
+	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.ProposeTimeout)
+	defer cancel()
+	a := s.proposeHere(bounded, encodeCommand(c))
+	s.noteSession(bounded, a)
+	if a.err != nil && raftlog.OutcomeOf(a.err) == raftlog.OutcomeUnknown {
+		return nil, s.ended(ctx, a.err)
+	}
+	return a.value, a.err
+}
+
 // MethodPropose is the call by which a node proposes at the leader.
 const MethodPropose = "meta.propose"
 
@@ -315,14 +341,17 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	if method != MethodPropose {
 		return nil, raftlog.Refused(fmt.Errorf("metastore: no call %q", method))
 	}
-	c, err := decodeCommand(request)
+	c, err := decodeCommand(request, s.config.Newest)
 	if err == nil && c.kind() == typeGenesis {
 		err = errors.New("metastore: a genesis is not proposed")
 	}
 	if err != nil {
 		return nil, raftlog.Refused(fmt.Errorf("metastore: call of %v: %w", from, err))
 	}
-	if err := c.check(); err != nil {
+	if err = c.check(); err == nil {
+		err = s.allowed(c)
+	}
+	if err != nil {
 		return encodeAnswer(answer{err: err}), nil
 	}
 	// The log keeps what it is given; the request is the caller's.

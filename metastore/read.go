@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/stelelog/stele/raftlog"
 )
 
 // Reads come in three strengths.
 //
-//	stale         Topic, Topics, TopicByIncarnation, Members: what this node has
-//	              applied, however old
+//	stale         Topic, Topics, TopicByIncarnation, Members, Moves and all others:
+//	              what this node has applied, however old
 //	session       the same, after Session: not older than this store's own
 //	              last change
 //	linearizable  the same, after Barrier, and FindTopic: not older than any
@@ -76,13 +77,8 @@ func (s *Store) TopicByIncarnation(i raftlog.Incarnation) (Topic, error) {
 	}
 	var name string
 	var dead bool
-	err := s.machine.db.run(func() error {
-		t := newTx(s.machine.db.newest())
-		name, dead = t.tombstone(i)
-		return t.err
-	})
-	if err != nil {
-		return Topic{}, retriable(err)
+	if err := s.readState(func(t *tx) { name, dead = t.tombstone(i) }); err != nil {
+		return Topic{}, err
 	}
 	if dead {
 		return Topic{Name: name, Incarnation: i, State: TopicDeleted}, nil
@@ -120,6 +116,76 @@ func (s *Store) Members() (all []Member) {
 	return all
 }
 
+// Member returns the member that has the node id, as this node knows it (stale).
+func (s *Store) Member(node raftlog.NodeID) (m Member, ok bool) {
+	s.machine.read(func(c *catalog) { m, ok = c.member(node) })
+	return m, ok
+}
+
+// Tombstone returns what remains of a life that was removed or refused, as this
+// node knows it (stale). That there is none proves nothing.
+func (s *Store) Tombstone(nonce raftlog.Nonce) (stone Tombstone, ok bool, err error) {
+	err = s.readState(func(t *tx) {
+		var node raftlog.NodeID
+		if node, ok = t.out(nonce); ok {
+			stone = Tombstone{Node: node, Nonce: nonce, Refused: node == 0}
+		}
+		if node != 0 {
+			stone.Name = must(t, keyNode(tableRemoved, node), (*decoder).removal).Name
+		}
+	})
+	return stone, ok, err
+}
+
+// TombstoneOf is Tombstone by node id.
+func (s *Store) TombstoneOf(node raftlog.NodeID) (stone Tombstone, ok bool, err error) {
+	err = s.readState(func(t *tx) {
+		var r removal
+		if r, ok = t.removed(node); ok {
+			stone = Tombstone{Node: node, Nonce: r.Nonce, Name: r.Name}
+		}
+	})
+	return stone, ok, err
+}
+
+// Load returns how many replicas a member has to hold, those that moves bring in
+// included, and of how many partitions it is the preferred leader, as this node
+// knows it (stale).
+func (s *Store) Load(node raftlog.NodeID) (replicas, leads uint64, err error) {
+	err = s.readState(func(t *tx) {
+		l := t.load(node)
+		replicas, leads = l.Replicas, l.Leads
+	})
+	return replicas, leads, err
+}
+
+// Moves returns the moves that are under way, as this node knows them (stale).
+func (s *Store) Moves() (all []Move) {
+	s.machine.read(func(c *catalog) { all = slices.Clone(c.moves) })
+	return all
+}
+
+// ReplicaDead reports whether a replica's stint in its group is over, for good:
+// its id was given out, and nobody has it. It is never true of one that takes
+// part or will, however old this node's state is. It is quick.
+func (s *Store) ReplicaDead(group raftlog.GroupID, replica raftlog.ReplicaID) (dead bool) {
+	s.machine.read(func(c *catalog) { dead = c.replicaDead(group, replica) })
+	return dead
+}
+
+// readState calls f with the state as it is now.
+func (s *Store) readState(f func(*tx)) error {
+	err := s.machine.db.run(func() error {
+		t := newTx(s.machine.db.newest())
+		f(t)
+		return t.err
+	})
+	if err != nil {
+		return retriable(err)
+	}
+	return nil
+}
+
 // Setting returns a cluster-wide setting, as this node knows it (stale).
 func (s *Store) Setting(key string) (value string, ok bool, err error) {
 	err = s.machine.db.run(func() error {
@@ -134,7 +200,7 @@ func (s *Store) Setting(key string) (value string, ok bool, err error) {
 }
 
 // ListAssignments returns what node has to hold, by topic name and partition,
-// topics that are being deleted included. ErrUnavailable until this node has
+// what moves bring in and topics that are being deleted included. ErrUnavailable until this node has
 // caught up once, and once its metadata failed: an old list must not open,
 // close or create anything.
 func (s *Store) ListAssignments(node raftlog.NodeID) ([]NodeAssignment, error) {
@@ -158,8 +224,7 @@ func (s *Store) GetAssignment(topic string, partition uint32) (NodeAssignment, e
 		return NodeAssignment{}, named(ErrTopicNotFound, fmt.Sprintf("%s/%d", topic, partition))
 	}
 	p := t.Partitions[partition]
-	r, _ := p.On(s.config.Node)
-	return NodeAssignment{t, p, r}, nil
+	return assignmentOn(t, p, s.config.Node), nil
 }
 
 // AppliedCaughtUp reports whether, once since it was opened, this node's own
@@ -225,8 +290,9 @@ func (s *Store) waitApplied(ctx context.Context, index raftlog.Index) error {
 	}
 }
 
-// Watch returns a counter of changes of topics and members, and a channel that
-// is closed at the next one. Take both, look at everything, then wait: what
+// Watch returns a counter of changes of topics, moves, members and the cluster's
+// version, and a channel that is closed at the next one. A heartbeat is none,
+// unless its member was dead. Take both, look at everything, then wait: what
 // happens in between is not missed.
 func (s *Store) Watch() (changes uint64, next <-chan struct{}) {
 	m := s.machine

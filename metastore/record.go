@@ -12,16 +12,27 @@ const (
 	tableApplied   = 'a'
 	tableCounter   = 'c'
 	tableTombstone = 'd'
+	tableSeeded    = 'e'
 	tableFormat    = 'f'
+	tableLiveness  = 'h'
 	tableProducer  = 'i'
 	tableCluster   = 'k'
 	tableLoad      = 'l'
 	tableMember    = 'm'
 	tableName      = 'n'
+	tableOut       = 'o'
 	tablePartition = 'p'
+	tableRemoved   = 'r'
 	tableSetting   = 's'
 	tableTopic     = 't'
+	tableMoves     = 'v'
 )
+
+// tables is all of them.
+const tables = "acdefhiklmnoprstv"
+
+// tablesOfTwo is those that came with version 2 of a cluster.
+const tablesOfTwo = "ehorv"
 
 func keyNode(table byte, n raftlog.NodeID) []byte {
 	return binary.BigEndian.AppendUint64([]byte{table}, uint64(n))
@@ -61,7 +72,7 @@ func (d *decoder) applied() applied {
 // format says what a build must know to read the state and to go on from it.
 type format struct {
 	Layout uint64
-	Newest commandType // newest type that was ever applied
+	Newest CommandType // newest type that was ever applied
 }
 
 func (f format) encode() []byte {
@@ -69,16 +80,17 @@ func (f format) encode() []byte {
 }
 
 func (d *decoder) format() format {
-	return format{d.uint(), commandType(d.uintMax(1<<16 - 1))}
+	return format{d.uint(), d.commandType()}
 }
 
-// know refuses what a newer build wrote.
-func (f format) know() error {
+// know refuses what a newer build than one that applies commands up to newest
+// wrote.
+func (f format) know(newest CommandType) error {
 	if f.Layout > layoutVersion {
 		return &NewerStateError{"layout version", f.Layout, layoutVersion}
 	}
-	if f.Newest > newestCommand {
-		return &NewerStateError{"newest command type", uint64(f.Newest), uint64(newestCommand)}
+	if f.Newest > newest {
+		return &NewerStateError{"newest command type", uint64(f.Newest), uint64(newest)}
 	}
 	return nil
 }
@@ -98,30 +110,6 @@ func (c cluster) encode() []byte {
 func (d *decoder) cluster() (c cluster) {
 	d.version(recordVersion)
 	return cluster{d.id16(), d.uintMax(maxEpoch), d.uint()}
-}
-
-const minMemberBytes = 1 + 1 + 16 + 1 + 1
-
-func appendMember(b []byte, m Member) []byte {
-	b = appendUint(appendUint(b, uint64(m.Node)), uint64(m.Replica))
-	b = append(b, m.Nonce[:]...)
-	return appendString(appendString(b, m.Name), m.Addr)
-}
-
-func (d *decoder) member() (m Member) {
-	m.Node = raftlog.NodeID(d.uint())
-	m.Replica = raftlog.ReplicaID(d.uint())
-	m.Nonce = d.id16()
-	m.Name = d.string(maxMemberName)
-	m.Addr = d.string(maxAddr)
-	return m
-}
-
-func encodeMember(m Member) []byte { return appendMember([]byte{recordVersion}, m) }
-
-func (d *decoder) memberRecord() Member {
-	d.version(recordVersion)
-	return d.member()
 }
 
 // load counts what a member holds of all topics.
@@ -218,24 +206,56 @@ func (d *decoder) topicRecord() topicHead {
 	return d.topicHead()
 }
 
+// appendPartition: until its first move a partition is what the first release
+// writes.
 func appendPartition(b []byte, p Partition) []byte {
-	b = appendUint(append(b, recordVersion), uint64(p.Group))
+	version := byte(1)
+	if p.Generation > 0 {
+		version = 2
+	}
+	b = appendUint(append(b, version), uint64(p.Group))
 	b = appendUint(b, uint64(len(p.Replicas)))
 	for _, a := range p.Replicas {
-		b = appendUint(appendUint(b, uint64(a.Replica)), uint64(a.Node))
+		b = appendAssignment(b, a)
 	}
-	return b
+	if version == 1 {
+		return b
+	}
+	b = appendReplicas(appendUint(b, p.Generation), p.first)
+	if p.Target == nil {
+		return append(b, 0)
+	}
+	b = appendAssignment(append(b, 1), p.Target.Add)
+	return appendUint(appendUint(b, uint64(p.Target.Remove)), uint64(p.Target.Started))
+}
+
+func appendAssignment(b []byte, a Assignment) []byte {
+	return appendUint(appendUint(b, uint64(a.Replica)), uint64(a.Node))
+}
+
+func (d *decoder) assignment() Assignment {
+	return Assignment{raftlog.ReplicaID(d.uint()), raftlog.NodeID(d.uint())}
 }
 
 // partition reads a partition's value; its index is in the key.
 func (d *decoder) partition(index uint32) Partition {
-	d.version(recordVersion)
+	version := d.versionUpTo(partitionVersion)
 	p := Partition{Index: index, Group: raftlog.GroupID(d.uint())}
 	if n := d.count(2); n > 0 {
 		p.Replicas = make([]Assignment, n)
 	}
 	for i := range p.Replicas {
-		p.Replicas[i] = Assignment{raftlog.ReplicaID(d.uint()), raftlog.NodeID(d.uint())}
+		p.Replicas[i] = d.assignment()
+	}
+	if version < 2 {
+		return p
+	}
+	if p.Generation = d.uint(); p.Generation == 0 {
+		d.fail("a partition of version 2 that was never moved")
+	}
+	p.first = d.replicas()
+	if d.flag() {
+		p.Target = &Target{d.assignment(), raftlog.ReplicaID(d.uint()), Stamp(d.uint())}
 	}
 	return p
 }

@@ -157,7 +157,7 @@ func readSnapshot(r io.Reader, header func(format, applied) error, put func(key,
 		return &NewerStateError{"snapshot version", v, snapshotVersion}
 	}
 	f := d.format()
-	if err := f.know(); d.err == nil && err != nil {
+	if err := f.know(NewestCommand); d.err == nil && err != nil {
 		return err // of the version that it is, the rest may mean something else
 	}
 	at := d.applied()
@@ -227,7 +227,7 @@ func (m *machine) restore(r io.Reader) error {
 			return errors.Join(err, m.db.clear(next))
 		}
 		staged := stateView{m.db.pebble, next}
-		_, catalog, err := loadState(staged)
+		_, catalog, err := loadState(staged, m.newest)
 		if err == nil {
 			err = checkInvariants(staged)
 		}

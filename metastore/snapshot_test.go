@@ -86,7 +86,7 @@ func TestASnapshotThatContradictsItselfIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	v[string(keyNode(tableLoad, 1))] = load{5, 5}.encode()
 	var b bytes.Buffer
-	require.NoError(t, writeSnapshot(&b, v, format{layoutVersion, newestCommand}, applied{9, 2, raftlog.ConfState{}}))
+	require.NoError(t, writeSnapshot(&b, v, format{layoutVersion, NewestCommand}, applied{9, 2, raftlog.ConfState{}}))
 	m := mustOpenMachine(t, simfs.New(1), g)
 	before := m.hash(t)
 	var state *StateError

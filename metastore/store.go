@@ -20,7 +20,7 @@ type Store struct {
 
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when the store is closed
-	running sync.WaitGroup  // the gate's goroutine, and the one that watches the database
+	running sync.WaitGroup  // the gate's goroutine, and those that watch the database and the members
 	failed  chan struct{}   // closed when this replica stops for good
 
 	mu struct {
@@ -70,7 +70,7 @@ func open(ctx context.Context, config Config, openGroup openGroup) (*Store, erro
 }
 
 func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
-	m, err := openMachine(db, config.Logger)
+	m, err := openMachine(db, config.Newest, config.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	options := raftlog.GroupOptions{
 		Group:     raftlog.MetadataGroup,
 		Replica:   config.Replica,
-		Peers:     map[raftlog.ReplicaID]raftlog.NodeID{},
+		Peers:     peersOf(s.Members()),
 		Machine:   m,
 		Essential: essential,
 		State:     &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
@@ -99,9 +99,6 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 			}
 			s.leaderMayHaveChanged()
 		},
-	}
-	for _, member := range s.Members() {
-		options.Peers[member.Replica] = member.Node
 	}
 	if at.Index == genesisIndex {
 		// Nothing of a log was ever applied, so nothing can have been lost.
@@ -117,6 +114,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	s.gate = newGate(s.group, m, config)
 	s.running.Go(func() { s.gate.run(s.life, kick) })
 	s.running.Go(s.watchDatabase)
+	s.running.Go(s.followMembers)
 	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("id", config.Node))
 	return s, nil
 }

@@ -2,6 +2,7 @@ package metastore
 
 import (
 	"math"
+	"slices"
 
 	"github.com/stelelog/stele/raftlog"
 )
@@ -88,7 +89,7 @@ func (c TopicConfig) validate(members int) error {
 		return invalid("TopicConfig.Partitions", c.Partitions, "1 to %d", MaxPartitions)
 	}
 	if c.Replicas < 1 || uint64(c.Replicas) > uint64(members) {
-		return invalid("TopicConfig.Replicas", c.Replicas, "1 to %d, the number of members", members)
+		return invalid("TopicConfig.Replicas", c.Replicas, "1 to %d, the number of members that can hold one", members)
 	}
 	if c.MaxBatchBytes < minBatchBytes || c.MaxBatchBytes > maxBatchBytes {
 		return invalid("TopicConfig.MaxBatchBytes", c.MaxBatchBytes, "%d to %d", minBatchBytes, maxBatchBytes)
@@ -128,9 +129,14 @@ type Topic struct {
 type Partition struct {
 	Index uint32
 	Group raftlog.GroupID
-	// Replicas that the creating command listed: the group's first
-	// configuration. The first one is the preferred leader.
+	// Replicas that hold it. The first one is the preferred leader.
 	Replicas []Assignment
+	// Generation counts the changes of Replicas and Target.
+	Generation uint64
+	// Target is the move that is under way; nil: none.
+	Target *Target
+	// first is the group's first configuration, once Replicas may differ from it.
+	first []raftlog.ReplicaID
 }
 
 // Assignment is one replica's place.
@@ -139,14 +145,45 @@ type Assignment struct {
 	Node    raftlog.NodeID
 }
 
-// On returns the replica that node holds of the partition.
+// Target is what a move brings about: Add comes in, Remove goes.
+type Target struct {
+	Add     Assignment        // with a replica id of its own, which was never used
+	Remove  raftlog.ReplicaID // one of the partition's Replicas; 0: none goes
+	Started Stamp
+}
+
+// FirstReplicas returns the first configuration of the partition's group: the
+// replicas that the creating command listed, preferred leader first. It never
+// changes. Only they ever begin with it, however late; a replica that a move
+// brings in begins with none, and learns it from the leader.
+func (p Partition) FirstReplicas() []raftlog.ReplicaID {
+	if p.Generation > 0 {
+		return p.first
+	}
+	ids := make([]raftlog.ReplicaID, len(p.Replicas))
+	for i, a := range p.Replicas {
+		ids[i] = a.Replica
+	}
+	return ids
+}
+
+// On returns the replica that node holds of the partition, or that a move
+// brings to it.
 func (p Partition) On(node raftlog.NodeID) (raftlog.ReplicaID, bool) {
 	for _, a := range p.Replicas {
 		if a.Node == node {
 			return a.Replica, true
 		}
 	}
+	if p.Target != nil && p.Target.Add.Node == node {
+		return p.Target.Add.Replica, true
+	}
 	return 0, false
+}
+
+// place returns where in Replicas a replica is, -1 if it is not there.
+func (p Partition) place(r raftlog.ReplicaID) int {
+	return slices.IndexFunc(p.Replicas, func(a Assignment) bool { return a.Replica == r })
 }
 
 // NodeAssignment is a partition replica that a node has to hold.
@@ -154,16 +191,12 @@ type NodeAssignment struct {
 	Topic     *Topic // shared: not to be changed
 	Partition Partition
 	Replica   raftlog.ReplicaID
+	// Target: it is the one that the move under way brings in.
+	Target bool
 }
 
-// Member is a node of the cluster.
-type Member struct {
-	Node    raftlog.NodeID
-	Name    string
-	Nonce   raftlog.Nonce
-	Replica raftlog.ReplicaID // of the metadata group
-	Addr    string
-}
+// Move returns the move of the partition that is under way.
+func (a NodeAssignment) Move() (Move, bool) { return moveOf(a.Topic.Incarnation, a.Partition) }
 
 // maxNameBytes is what storage can make a directory and its name in quarantine
 // of.

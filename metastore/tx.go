@@ -29,6 +29,7 @@ type tx struct {
 	base    view
 	writes  map[string][]byte // nil: removed
 	changes []change          // what the catalog has to follow
+	keep    bool              // a command refused, and what it wrote stays all the same
 	err     error
 }
 
@@ -145,28 +146,6 @@ func (t *tx) partition(i raftlog.Incarnation, index uint32) Partition {
 	return must(t, keyPartition(i, index), func(d *decoder) Partition { return d.partition(index) })
 }
 
-func (t *tx) member(n raftlog.NodeID) (Member, bool) {
-	return record(t, keyNode(tableMember, n), (*decoder).memberRecord)
-}
-
-func (t *tx) members() (all []Member) {
-	if t.err != nil {
-		return nil
-	}
-	err := t.scan([]byte{tableMember}, func(key, value []byte) error {
-		d := decoder{b: value}
-		all = append(all, d.memberRecord())
-		if err := d.end(); err != nil {
-			return damaged("key %q: %w", key, err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.fail(err)
-	}
-	return all
-}
-
 func (t *tx) load(n raftlog.NodeID) load {
 	v, _ := record(t, keyNode(tableLoad, n), (*decoder).load)
 	return v
@@ -197,16 +176,36 @@ func (t *tx) next(c counter) uint64 {
 type change struct {
 	created *Topic
 	state   TopicState          // of incarnation, which becomes this; TopicDeleted: it goes
-	of      raftlog.Incarnation // of state
-	members bool                // some member's record
+	moved   *Partition          // of incarnation, which becomes this
+	of      raftlog.Incarnation // of state and moved
+	members bool                // some member's record or liveness
+	cluster bool                // the cluster's version
+	quiet   bool                // nothing that decides where anything is
 }
 
-// changedMembers returns all members if the record of one changed.
-func (t *tx) changedMembers() []Member {
+// news is what of a state the catalog takes as a whole.
+type news struct {
+	members     []Member // if a change says so
+	cluster     cluster
+	nextReplica uint64
+	newest      CommandType // that was ever applied
+}
+
+// news returns that of the state with what t wrote.
+func (t *tx) news() (n news) {
 	if slices.ContainsFunc(t.changes, func(c change) bool { return c.members }) {
-		return t.members()
+		n.members = t.members()
 	}
-	return nil
+	n.cluster, _ = record(t, []byte{tableCluster}, (*decoder).cluster) // none: the state is empty
+	f, _ := record(t, []byte{tableFormat}, (*decoder).format)
+	n.newest = f.Newest
+	n.nextReplica, _ = record(t, []byte{tableCounter, byte(counterReplica)}, (*decoder).uint)
+	return n
+}
+
+// loud reports whether those who watch are to be told.
+func (t *tx) loud() bool {
+	return slices.ContainsFunc(t.changes, func(c change) bool { return !c.quiet })
 }
 
 // dump returns a view's keys and values in order, for hashes and comparisons.
