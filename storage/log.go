@@ -98,6 +98,7 @@ func (s *logSet) openLog(st ReplicaState) (*Log, error) {
 		s.unregister(l)
 		return nil, err
 	}
+	s.unstage(st.Replica, dir) // if that is the log which is open now
 	s.unlinkOthers(st, names)
 	return l, nil
 }

@@ -28,6 +28,7 @@ type logSet struct {
 	mu struct {
 		sync.Mutex
 		open    map[ReplicaID]*Log
+		staged  map[ReplicaID]*Log      // being staged, or waiting for their reset
 		failed  map[ReplicaID]failedLog // closed with an error: not to be opened again
 		durable map[string]bool         // directories whose names this process synced
 		named   map[ReplicaID]named
@@ -44,6 +45,7 @@ type failedLog struct {
 func newLogSet(fsys FS, root string, segmentSize int64, maxOpenFiles int) *logSet {
 	s := &logSet{fs: fsys, root: root, segmentSize: segmentSize, files: newHandles(fsys, maxOpenFiles)}
 	s.mu.open = map[ReplicaID]*Log{}
+	s.mu.staged = map[ReplicaID]*Log{}
 	s.mu.failed = map[ReplicaID]failedLog{}
 	s.mu.durable = map[string]bool{}
 	return s
@@ -107,8 +109,9 @@ func (s *logSet) unlinkOthers(st ReplicaState, names []string) {
 		return
 	}
 	for _, name := range names {
-		if isOtherLog(name, st.Log.Reset) {
-			_ = s.fs.RemoveAll(s.fs.PathJoin(dir, name))
+		path := s.fs.PathJoin(dir, name)
+		if isOtherLog(name, st.Log.Reset) && !s.isStaged(st.Replica, path) {
+			_ = s.fs.RemoveAll(path)
 		}
 	}
 }
@@ -180,13 +183,16 @@ func (s *logSet) sync(r ReplicaID) error {
 	return err
 }
 
-// openBelow returns a log that is open in the directory or below it, or nil.
+// openBelow returns a log that is open or staged in the directory or below it,
+// or nil.
 func (s *logSet) openBelow(rel string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.mu.open {
-		if strings.HasPrefix(l.rel, rel+"/") {
-			return l
+	for _, logs := range [...]map[ReplicaID]*Log{s.mu.open, s.mu.staged} {
+		for _, l := range logs {
+			if strings.HasPrefix(l.rel, rel+"/") {
+				return l
+			}
 		}
 	}
 	return nil
@@ -225,6 +231,9 @@ func (s *logSet) close() {
 	s.mu.closed = true
 	open := make([]*Log, 0, len(s.mu.open))
 	for _, l := range s.mu.open {
+		open = append(open, l)
+	}
+	for _, l := range s.mu.staged {
 		open = append(open, l)
 	}
 	s.mu.Unlock()
