@@ -40,6 +40,15 @@ type Config struct {
 	// block, keep nothing and change nothing. Default: none.
 	StepHook func(*Core, *Effects)
 
+	// Removed says of a replica that it was taken out of its group for good, by
+	// somebody who knows: ids are never used again, so what is true once stays
+	// true, however little the caller knows otherwise. It is asked of replicas that
+	// speak up and are in no configuration known here, about once a second of
+	// each, and a true answer is passed on to the replica, which then takes no
+	// part any more. It is called by the loop: it must not block. Default: no
+	// replica was.
+	Removed func(GroupID, ReplicaID) bool
+
 	// OnDisk is told when Host.Stalled or what SetDiskFull said changed. It is
 	// called by the loop: it must not block, and may not wait for the host.
 	// Default: none.

@@ -128,12 +128,12 @@ func decodeConfChange(e *pb.Entry) (*pb.ConfChangeV2, error) {
 // raft panics when an invalid change is applied, so every change comes through
 // here first.
 func changeConf(conf ConfState, last Index, cc *pb.ConfChangeV2) (ConfState, error) {
-	change := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0), LastIndex: uint64(last)}
-	cfg, progress, err := confchange.Restore(change, toRaftConf(conf))
+	change, err := changeable(conf, last)
 	if err != nil {
 		return conf, err
 	}
-	change.Tracker.Config, change.Tracker.Progress = cfg, progress
+	var cfg tracker.Config
+	var progress tracker.ProgressMap
 	if cc.LeaveJoint() {
 		cfg, progress, err = change.LeaveJoint()
 	} else if autoLeave, joint := cc.EnterJoint(); joint {
@@ -146,4 +146,14 @@ func changeConf(conf ConfState, last Index, cc *pb.ConfChangeV2) (ConfState, err
 	}
 	change.Tracker.Config, change.Tracker.Progress = cfg, progress
 	return fromRaftConf(change.Tracker.ConfState()), nil
+}
+
+// changeable makes conf what changes start from, or says why it is none.
+func changeable(conf ConfState, last Index) (confchange.Changer, error) {
+	change := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0), LastIndex: uint64(last)}
+	cfg, progress, err := confchange.Restore(change, toRaftConf(conf))
+	if err == nil {
+		change.Tracker.Config, change.Tracker.Progress = cfg, progress
+	}
+	return change, err
 }

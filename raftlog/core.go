@@ -8,7 +8,6 @@ import (
 	"github.com/stelelog/stele/storage"
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
-	"go.etcd.io/raft/v3/tracker"
 )
 
 // CoreOptions are the bounds and timeouts of one group. Zero fields mean the
@@ -137,11 +136,19 @@ type Core struct {
 	confs    []pendingConf
 	conf     ConfState // as of applied
 	nextConf ConfState // as of the last entry handed out
-	removed  bool
+	removed  bool      // as of applied, or it was told so
+	retired  bool      // it was told so: it takes no part any more
+
+	// Changes of the configuration.
+	confIndex Index      // entry that made conf; 0: applied before this process began
+	wishes    []ChangeID // that the last changes applied here carried
+	echo      Index      // leader: who has this entry knows that conf is committed
+	changes   changeTracker
 
 	proposals proposalTracker
 	reads     readRounds
 	contacts  contacts
+	behind    behind
 	disk      DiskState
 	yielding  yielding
 
@@ -149,10 +156,11 @@ type Core struct {
 	taught bool  // a leader of this life vouched for it
 	doubt  Index // end of the log at the start, but for what a leader cut off
 
-	ticks  int
-	dirty  bool   // raft was called since the last Ready was taken
-	status Status // as last told
-	told   bool
+	ticks       int
+	leaderHeard int    // tick at which a leader last spoke; 0: none did
+	dirty       bool   // raft was called since the last Ready was taken
+	status      Status // as last told
+	told        bool
 }
 
 // pendingAppend is an append effect that is not durable yet.
@@ -213,7 +221,8 @@ func NewCore(cfg CoreConfig) (c *Core, err error) {
 		},
 		hard: st.Hard, durable: st.Hard, last: last, doubt: last,
 		logged: log.LastIndex, counted: log.LastIndex, applied: applied, conf: conf, nextConf: conf,
-		reads: readRounds{nonce: cfg.ReadNonce},
+		removed: len(conf.Voters) > 0 && !listed(conf, st.Replica),
+		reads:   readRounds{nonce: cfg.ReadNonce},
 	}
 	c.state.Tail = nil
 	if err := c.start(); err != nil {
@@ -221,6 +230,10 @@ func NewCore(cfg CoreConfig) (c *Core, err error) {
 	}
 	return c, nil
 }
+
+// changesMore is what raft takes in beyond the bound on proposals, which is kept
+// here: for changes of the configuration.
+const changesMore = 64 << 10
 
 // start makes the RawNode, whose constructor panics on what it does not like.
 func (c *Core) start() error {
@@ -234,7 +247,7 @@ func (c *Core) start() error {
 			AsyncStorageWrites:        true,
 			MaxSizePerMsg:             uint64(c.opts.MaxMessageBytes),
 			MaxCommittedSizePerReady:  uint64(c.opts.MaxApplyBytes),
-			MaxUncommittedEntriesSize: uint64(c.opts.MaxUncommittedBytes),
+			MaxUncommittedEntriesSize: uint64(c.opts.MaxUncommittedBytes) + changesMore,
 			MaxInflightMsgs:           c.opts.MaxInflightMessages,
 			MaxInflightBytes:          uint64(c.opts.MaxInflightBytes),
 			CheckQuorum:               true,
@@ -261,6 +274,7 @@ func (c *Core) Fail(cause error) {
 	}
 	c.failed = &GroupFailedError{Group: c.state.Group, Replica: c.self, Cause: cause}
 	c.proposals.fail(c.failed)
+	c.changes.lose(Unknown(c.failed))
 	c.reads.fail(c.failed)
 	c.pending, c.out = nil, nil
 }
@@ -292,20 +306,22 @@ func (c *Core) guard(what string, f func() error) {
 // once the disk is back.
 func (c *Core) Tick() {
 	c.ticks++
-	if c.disk != DiskStalled || c.isLeader() {
+	if !c.retired && (c.disk != DiskStalled || c.isLeader()) {
 		c.guard("tick", func() error {
 			c.node.Tick()
 			return nil
 		})
 	}
+	c.forgetLeader()
 	c.yield()
+	c.tend()
 	c.reads.tick(c)
 }
 
 // Step takes in a message from another replica. Messages that are not for
 // this replica, or that no replica may send, are dropped.
 func (c *Core) Step(m *pb.Message) {
-	if c.failed != nil || !c.admits(m) {
+	if c.failed != nil || c.retired || !c.admits(m) {
 		return
 	}
 	c.guard("step", func() error {
@@ -313,7 +329,10 @@ func (c *Core) Step(m *pb.Message) {
 		return nil
 	})
 	c.contacts.heard(c, m)
+	c.leaderSpoke(m)
+	c.findBehind()
 	c.teach(m)
+	c.vouch(m)
 }
 
 // admits is the gate for what comes from the network.
@@ -369,7 +388,8 @@ func (c *Core) teach(m *pb.Message) {
 }
 
 // Transfer hands leadership to a voter; 0 means the one that is best prepared.
-// Until it took over, or an election timeout passed, proposals are refused.
+// Until it took over, or an election timeout passed, proposals are refused. One
+// that a joint configuration takes out of the voters is no target.
 // The error is *NotLeaderError or ErrNoTarget, both Retry.
 func (c *Core) Transfer(to ReplicaID) error {
 	if c.failed != nil {
@@ -381,7 +401,7 @@ func (c *Core) Transfer(to ReplicaID) error {
 	if to == 0 {
 		to = c.bestSuccessor()
 	}
-	if to == 0 || to == c.self || !votes(c.conf, to) {
+	if to == 0 || to == c.self || !slices.Contains(c.conf.Voters, to) {
 		return Retry(ErrNoTarget)
 	}
 	c.guard("transfer", func() error {
@@ -392,27 +412,11 @@ func (c *Core) Transfer(to ReplicaID) error {
 	return nil
 }
 
-// bestSuccessor is the most caught-up voter of those heard from lately, but for
-// some.
-func (c *Core) bestSuccessor(except ...ReplicaID) ReplicaID {
-	var best Progress
-	for _, p := range c.progress() {
-		lively := p.SinceContact >= 0 && p.SinceContact <= c.opts.ElectionTicks
-		if p.Replica == c.self || p.Learner || !lively || slices.Contains(except, p.Replica) {
-			continue
-		}
-		if best.Replica == 0 || p.Match > best.Match {
-			best = p
-		}
-	}
-	return best.Replica
-}
-
 func (c *Core) notLeader() error {
 	return &NotLeaderError{Group: c.state.Group, Leader: c.status.Leader}
 }
 
-func (c *Core) isLeader() bool { return c.soft.RaftState == raft.StateLeader }
+func (c *Core) isLeader() bool { return c.soft.RaftState == raft.StateLeader && !c.retired }
 
 func (c *Core) leaderActive() bool {
 	return c.isLeader() && c.termStart != 0 && c.hard.Commit >= c.termStart
@@ -431,75 +435,4 @@ func (c *Core) stateWithoutTail() storage.ReplicaState {
 	st.Hard = c.durable
 	st.Hard.Commit = max(st.Hard.Commit, st.Log.LastIndex)
 	return st
-}
-
-// Status is a snapshot. Progress costs an allocation on a leader.
-func (c *Core) Status() Status {
-	s := c.now()
-	if s.Role.IsLeader() {
-		s.Progress = c.progress()
-	}
-	return s
-}
-
-func (c *Core) now() Status {
-	s := Status{
-		Group: c.state.Group, Replica: c.self, Role: c.role(), Failed: c.failed,
-		Term: c.hard.Term, Vote: c.hard.Vote, Leader: ReplicaID(c.soft.Lead), Transferee: c.proposals.transferee,
-		LogStart: c.tail.start, Commit: c.hard.Commit, Applied: c.applied, Durable: c.tail.last(), Last: c.last,
-		Conf: c.conf,
-	}
-	switch s.Role {
-	case RoleLeaderActive:
-		s.Readable = true
-	case RoleLeaderStarting, RoleResigned:
-	default:
-		// What this replica showed in an earlier life was durable here. It may
-		// have forgotten that it was committed, so all of it comes first.
-		s.Readable = c.taught && c.applied >= c.doubt
-	}
-	return s
-}
-
-func (c *Core) role() Role {
-	switch {
-	case c.failed != nil:
-		return RoleResigned
-	case c.removed:
-		return RoleRemoved
-	case c.leaderActive():
-		return RoleLeaderActive
-	case c.isLeader():
-		return RoleLeaderStarting
-	case !votes(c.conf, c.self):
-		return RoleObserver
-	case c.soft.RaftState == raft.StateCandidate:
-		return RoleCandidate
-	case c.soft.RaftState == raft.StatePreCandidate:
-		return RoleProspective
-	case c.soft.Lead != raft.None:
-		return RoleFollower
-	default:
-		return RoleUnattached
-	}
-}
-
-// progress lists what the leader knows of each replica, by id.
-func (c *Core) progress() []Progress {
-	var out []Progress
-	c.guard("progress", func() error {
-		c.node.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
-			p := Progress{
-				Replica: ReplicaID(id), Learner: typ == raft.ProgressTypeLearner,
-				Match: Index(pr.Match), Next: Index(pr.Next),
-			}
-			if p.Replica != c.self {
-				p.SinceContact, p.SinceCaughtUp = c.contacts.since(p.Replica, c.ticks)
-			}
-			out = append(out, p)
-		})
-		return nil
-	})
-	slices.SortFunc(out, func(a, b Progress) int { return cmp.Compare(a.Replica, b.Replica) })
-	return out
 }

@@ -14,6 +14,7 @@ type pendingConf struct {
 	index  Index
 	change *pb.ConfChangeV2 // nil: not valid, changes nothing
 	conf   ConfState        // as of index
+	wish   ChangeID         // that it carries; zero: none
 }
 
 // handOut passes committed entries to the state machine.
@@ -43,6 +44,7 @@ func (c *Core) handOutConf(en *pb.Entry) *ConfState {
 	if change, err := decodeConfChange(en); err == nil {
 		if conf, err := changeConf(c.nextConf, p.index, change); err == nil {
 			p.change, p.conf = change, conf
+			p.wish, _ = wishOf(change)
 		}
 	}
 	c.nextConf = p.conf
@@ -84,6 +86,7 @@ func (c *Core) Applied(index Index, pos storage.LogPosition) {
 	c.applied, c.state.Log = index, pos
 	c.switchConf()
 	c.tail.applied(index)
+	c.tail.trimmed(pos.StartIndex, pos.StartTerm)
 	if n == 0 {
 		return
 	}
@@ -99,6 +102,7 @@ func (c *Core) Applied(index Index, pos storage.LogPosition) {
 			Term: new(uint64(0)), Entries: done,
 		})
 	})
+	c.tend()
 }
 
 // switchConf makes the configurations up to the applied index active.
@@ -115,7 +119,7 @@ func (c *Core) switchConf() {
 		if listed(c.conf, c.self) && !listed(p.conf, c.self) {
 			c.removed = true
 		}
-		c.conf = p.conf
+		c.confApplied(&p)
 		if p.index > c.logged {
 			c.state.Conf = p.conf
 		}

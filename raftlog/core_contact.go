@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
 )
 
@@ -10,7 +11,8 @@ type contacts struct{ peers []contact }
 type contact struct {
 	replica  ReplicaID
 	heard    int
-	caughtUp int // -1: not yet
+	caughtUp int   // -1: not yet
+	match    Index // durable there, as it said in this term
 }
 
 func (k *contacts) reset() { k.peers = k.peers[:0] }
@@ -40,9 +42,47 @@ func (k *contacts) heard(c *Core, m *pb.Message) {
 		p = &k.peers[len(k.peers)-1]
 	}
 	p.heard = c.ticks
-	if ack && !m.GetReject() && Index(m.GetIndex()) >= c.last {
+	if !ack || m.GetReject() {
+		return
+	}
+	p.match = max(p.match, Index(m.GetIndex()))
+	if p.match >= c.last {
 		p.caughtUp = c.ticks
 	}
+}
+
+// match returns up to where a replica said to have the leader's log.
+func (k *contacts) match(r ReplicaID) Index {
+	if p := k.find(r); p != nil {
+		return p.match
+	}
+	return 0
+}
+
+// leaderSpoke notes that a leader of this or a later term was heard.
+func (c *Core) leaderSpoke(m *pb.Message) {
+	if m.GetType() != pb.MsgApp && m.GetType() != pb.MsgHeartbeat {
+		return
+	}
+	lead, term := ReplicaID(c.soft.Lead), Term(m.GetTerm())
+	if term > c.hard.Term || term == c.hard.Term && (lead == 0 || lead == ReplicaID(m.GetFrom())) {
+		c.leaderHeard = c.ticks
+	}
+}
+
+// forgetAfter is after how many election timeouts a replica that cannot
+// campaign gives up a leader that it does not hear.
+const forgetAfter = 2
+
+// forgetLeader has a replica that does not vote notice that its leader is gone:
+// raft notices it by campaigning alone, so a learner would believe in it for
+// ever, and send it its reads.
+func (c *Core) forgetLeader() {
+	if c.soft.Lead == raft.None || c.isLeader() || votes(c.conf, c.self) ||
+		c.ticks-c.leaderHeard <= forgetAfter*c.opts.ElectionTicks {
+		return
+	}
+	c.guard("forget leader", func() error { return c.node.ForgetLeader() })
 }
 
 // since returns the ticks since a replica was heard from and was caught up; -1

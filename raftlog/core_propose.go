@@ -41,8 +41,8 @@ func checkSize(data []byte) error {
 // or as an owner in Effects. Placing needs no guess: entries of the leader's
 // term above its last Ready can only be its own, in the order of proposal.
 type proposalTracker struct {
-	queued   []*pb.Entry  // accepted, to be stepped together by flush
-	ids      []ProposalID // of queued
+	entries  []*pb.Entry  // accepted, to be stepped together by flush
+	ids      []ProposalID // of entries; emptyEntry and changeEntry are nobody's
 	unplaced []ProposalID // in raft's log, index not yet seen
 	base     Index        // end of the log before the first of unplaced
 	term     Term         // of unplaced
@@ -64,13 +64,28 @@ type placement struct {
 	term  Term
 }
 
-func (p *proposalTracker) waiting() bool { return len(p.queued) > 0 || len(p.events) > 0 }
+func (p *proposalTracker) waiting() bool { return len(p.entries) > 0 || len(p.events) > 0 }
+
+// queue has flush append an entry.
+func (p *proposalTracker) queue(id ProposalID, e *pb.Entry) {
+	p.uncommitted += len(e.GetData())
+	p.entries, p.ids = append(p.entries, e), append(p.ids, id)
+}
+
+// nobodys reports whether an id stands for an entry that nobody proposed.
+func nobodys(id ProposalID) bool { return id == emptyEntry || id == changeEntry }
 
 func (p *proposalTracker) refuse(id ProposalID, err error) {
+	if nobodys(id) {
+		return
+	}
 	p.events = append(p.events, ProposalEvent{ID: id, State: ProposalRefused, Err: err})
 }
 
 func (p *proposalTracker) lose(id ProposalID, at placement, err error) {
+	if nobodys(id) {
+		return
+	}
 	p.events = append(p.events, ProposalEvent{ID: id, State: ProposalLost, Index: at.index, Term: at.term, Err: err})
 }
 
@@ -85,31 +100,39 @@ func (c *Core) Propose(id ProposalID, data []byte) {
 		p.refuse(id, Refused(ErrEmptyProposal))
 	case len(data) > MaxProposalBytes:
 		p.refuse(id, checkSize(data))
+	case c.retired:
+		p.refuse(id, Retry(ErrRemoved))
 	case !c.isLeader():
 		p.refuse(id, c.notLeader())
 	case c.disk == DiskStalled:
 		p.refuse(id, Retry(ErrDiskStalled))
-	case p.transferee != 0:
+	case c.handingOver():
 		p.refuse(id, Retry(ErrTransferring))
 	case p.uncommitted > 0 && p.uncommitted+len(data) > c.opts.MaxUncommittedBytes:
 		p.refuse(id, Retry(ErrOverloaded))
 	default:
-		p.uncommitted += len(data)
-		p.queued = append(p.queued, &pb.Entry{Data: data})
-		p.ids = append(p.ids, id)
+		p.queue(id, &pb.Entry{Data: data})
 	}
 }
 
 // flush gives everything that was proposed since the last Ready to raft at
 // once: one append message per follower instead of one per proposal.
 func (p *proposalTracker) flush(c *Core) {
-	if len(p.queued) == 0 {
+	if len(p.entries) == 0 {
 		return
 	}
-	entries, ids := p.queued, p.ids
-	p.queued, p.ids = nil, nil
+	entries, ids := p.entries, p.ids
+	p.entries, p.ids = nil, nil
+	size := 0
+	for _, e := range entries {
+		size += len(e.GetData())
+	}
 	var err error
 	c.guard("propose", func() error {
+		if c.yielding.resigned {
+			err = raft.ErrProposalDropped // what it accepted since the last look, too
+			return nil
+		}
 		err = c.node.Step(&pb.Message{Type: pb.MsgProp.Enum(), From: new(uint64(c.self)), Entries: entries})
 		return nil
 	})
@@ -121,11 +144,21 @@ func (p *proposalTracker) flush(c *Core) {
 	case err != nil:
 		// Nothing of it is in the log.
 		why := p.whyDropped(c)
-		for i, id := range ids {
-			p.uncommitted -= len(entries[i].GetData())
+		p.uncommitted -= size
+		for _, id := range ids {
 			p.refuse(id, why)
+			if id == changeEntry {
+				c.changes.refused(why)
+			}
 		}
 	default:
+		for i, id := range ids {
+			if id == changeEntry && EntryKind(entries[i].GetType()) == storage.EntryNormal {
+				// raft put an empty entry in its place, without a word.
+				ids[i] = emptyEntry
+				c.changes.refused(Retry(ErrChangePending))
+			}
+		}
 		p.unplaced, p.base, p.term = append(p.unplaced, ids...), c.last, c.hard.Term
 	}
 }
@@ -135,7 +168,7 @@ func (p *proposalTracker) whyDropped(c *Core) error {
 	switch {
 	case st.RaftState != raft.StateLeader:
 		return &NotLeaderError{Group: c.state.Group, Leader: ReplicaID(st.Lead)}
-	case st.LeadTransferee != raft.None:
+	case st.LeadTransferee != raft.None || c.yielding.resigned:
 		return Retry(ErrTransferring)
 	default:
 		return Retry(ErrOverloaded)
@@ -150,12 +183,19 @@ func (p *proposalTracker) place(c *Core, entries []*pb.Entry) {
 			return
 		}
 		at := placement{id: p.unplaced[0], index: Index(e.GetIndex()), term: Term(e.GetTerm())}
-		if at.index <= p.base || at.term != p.term || len(e.GetData()) == 0 || EntryKind(e.GetType()) != storage.EntryNormal {
+		theirs := len(e.GetData()) > 0 && EntryKind(e.GetType()) == storage.EntryNormal
+		if at.index <= p.base || at.term != p.term || theirs == nobodys(at.id) {
 			continue
 		}
 		p.unplaced = p.unplaced[1:]
-		p.placed = append(p.placed, at)
-		p.events = append(p.events, ProposalEvent{ID: at.id, State: ProposalPlaced, Index: at.index, Term: at.term})
+		switch at.id {
+		case emptyEntry:
+		case changeEntry:
+			c.changes.placed(e)
+		default:
+			p.placed = append(p.placed, at)
+			p.events = append(p.events, ProposalEvent{ID: at.id, State: ProposalPlaced, Index: at.index, Term: at.term})
+		}
 	}
 	for _, id := range p.unplaced {
 		p.lose(id, placement{term: p.term}, Unknown(ErrLeadershipLost))
@@ -169,6 +209,7 @@ func (p *proposalTracker) place(c *Core, entries []*pb.Entry) {
 func (p *proposalTracker) settle(c *Core) {
 	if !c.isLeader() || c.failed != nil {
 		p.uncommitted, p.leading, p.transferee = 0, 0, 0
+		c.yielding.resigned = false
 	} else if p.leading != c.hard.Term {
 		p.uncommitted, p.leading = 0, c.hard.Term
 	}
@@ -234,5 +275,5 @@ func (p *proposalTracker) fail(err error) {
 	for _, at := range p.placed {
 		p.lose(at.id, at, Unknown(err))
 	}
-	p.queued, p.ids, p.unplaced, p.placed = nil, nil, nil, nil
+	p.entries, p.ids, p.unplaced, p.placed = nil, nil, nil, nil
 }

@@ -40,6 +40,10 @@ func (c *Core) Read(id ReadID) {
 		r.events = append(r.events, ReadEvent{ID: id, Err: Retry(c.failed)})
 		return
 	}
+	if c.retired {
+		r.events = append(r.events, ReadEvent{ID: id, Err: Retry(ErrRemoved)})
+		return
+	}
 	r.queued = append(r.queued, waitingRead{id: id, since: c.ticks})
 }
 

@@ -10,7 +10,8 @@ import (
 
 // HasEffects reports whether Effects has something to say.
 func (c *Core) HasEffects() bool {
-	if len(c.out) > 0 || c.proposals.waiting() || c.reads.waiting(c) || c.failed != nil && c.status.Role != RoleResigned {
+	if len(c.out) > 0 || c.proposals.waiting() || c.reads.waiting(c) ||
+		len(c.changes.events) > 0 || len(c.behind.now) > 0 || c.failed != nil && c.status.Role != RoleResigned {
 		return true
 	}
 	if c.failed != nil || !c.dirty {
@@ -42,17 +43,25 @@ func (c *Core) Effects(e *Effects) {
 		return nil
 	})
 	c.proposals.settle(c)
+	c.changes.settle(c)
 	c.reads.settle(c)
+	c.findBehind()
 	if c.failed != nil {
-		*e = Effects{Send: e.Send[:0], Proposals: e.Proposals, Reads: e.Reads}
+		*e = Effects{Send: e.Send[:0], Proposals: e.Proposals, Reads: e.Reads, Changes: e.Changes, Behind: e.Behind}
 	}
-	e.Send = append(e.Send, c.out...)
+	if !c.retired {
+		e.Send = append(e.Send, c.out...)
+	}
 	clear(c.out)
 	c.out = c.out[:0]
 	e.Proposals = append(e.Proposals, c.proposals.events...)
 	c.proposals.events = c.proposals.events[:0]
 	e.Reads = append(e.Reads, c.reads.events...)
 	c.reads.events = c.reads.events[:0]
+	e.Changes = append(e.Changes, c.changes.events...)
+	c.changes.events = c.changes.events[:0]
+	e.Behind = append(e.Behind, c.behind.now...)
+	c.behind.now = c.behind.now[:0]
 	e.OlderErr = c.tail.takeOlderErr()
 	if now := c.now(); !c.told || c.status.changed(&now) {
 		c.told, c.status = true, now
@@ -119,8 +128,9 @@ func (c *Core) collect(e *Effects, rd raft.Ready) error {
 // noteTermStart finds the empty entry with which a leader opens its term.
 func (c *Core) noteTermStart(entries []*pb.Entry) {
 	if !c.isLeader() {
-		c.termStart = 0
+		c.termStart, c.echo = 0, 0
 		c.contacts.reset()
+		c.behind.reset()
 		return
 	}
 	if c.termStart != 0 {
@@ -129,6 +139,7 @@ func (c *Core) noteTermStart(entries []*pb.Entry) {
 	for _, en := range entries {
 		if Term(en.GetTerm()) == c.hard.Term {
 			c.termStart = Index(en.GetIndex())
+			c.echo = c.termStart // what was applied before is committed for who has this
 			return
 		}
 	}

@@ -31,10 +31,14 @@ type bencher struct {
 	owned   []ProposalID
 	props   map[ProposalID]ProposalEvent
 	reads   map[ReadID]ReadEvent
+	changes map[ProposalID]ChangeEvent
+	behind  []ReplicaID
 	roles   []Role
 	stalled bool // the disk: effects are kept, nothing is told
 	held    Seq
 	frames  []storage.Frame
+
+	lastChange ProposalID
 }
 
 // memoryLog is a partition log in memory.
@@ -101,7 +105,10 @@ func (b *bench) open(st storage.ReplicaState, log *memoryLog, opts CoreOptions) 
 func (b *bench) openWith(st storage.ReplicaState, log *memoryLog, opts CoreOptions, machine *AppliedState) *bencher {
 	core, err := NewCore(CoreConfig{State: st, Machine: machine, Older: log, ReadNonce: uint64(st.Replica), Options: opts})
 	require.NoError(b.t, err)
-	r := &bencher{core: core, log: log, props: map[ProposalID]ProposalEvent{}, reads: map[ReadID]ReadEvent{}}
+	r := &bencher{
+		core: core, log: log, props: map[ProposalID]ProposalEvent{}, reads: map[ReadID]ReadEvent{},
+		changes: map[ProposalID]ChangeEvent{},
+	}
 	b.cores[st.Replica] = r
 	return r
 }
@@ -130,6 +137,10 @@ func (b *bench) run(r *bencher) {
 	for _, ev := range r.fx.Reads {
 		r.reads[ev.ID] = ev
 	}
+	for _, ev := range r.fx.Changes {
+		r.changes[ev.ID] = ev
+	}
+	r.behind = append(r.behind, r.fx.Behind...)
 	if r.fx.Status != nil {
 		r.roles = append(r.roles, r.fx.Status.Role)
 	}

@@ -54,6 +54,45 @@
 //	             known to be committed in its place: Retry
 //	applied      it is entry (index, term) of the committed log
 //
+// # Changes of the configuration
+//
+// A change is a wish with a name. Its entry carries the name, so that whoever
+// asked finds out what became of it, and one that asks again soon, because it did
+// not, is answered and not obeyed twice.
+//
+//	refused    before it is in the log: by rules that are checked with raft's own
+//	           code, so that what raft would panic on, or drop without a word,
+//	           never gets there
+//	applied    the configuration switches, on each replica when it applies the
+//	           entry. One replica in one step; more through a joint configuration
+//	           (Raft thesis, section 4.3)
+//	left       whoever leads ends a joint configuration by itself, again and again
+//	           until it is done; nobody has to ask, and no traffic is needed
+//	safe       an entry behind it is committed. What brings that entry to a replica
+//	           says that the change is committed, and one frame holds both. So a
+//	           quorum of the new configuration knows, after any crash, that the
+//	           old one is over
+//
+// Only now ChangeMembers returns, because only now whoever was removed may go. A
+// leader that has applied the removal knows it alone: if it loses power then, the
+// others still take the removed one for a voter, may need its vote, and elect
+// nobody for ever if it is gone. For the same reason a replica that applied its
+// own removal goes on voting, until it is told that it is out (Config.Removed).
+//
+// A replica that the group was not created with begins with nothing at all: no
+// configuration, no entry. It follows whoever speaks to it as a leader and never
+// campaigns.
+//
+// # Snapshots
+//
+// raft is never given a snapshot, because it would want it in one message. A
+// leader whose log does not reach back to what a follower needs says so
+// (Effects.Behind, GroupOptions.OnBehind). How the follower gets one is the
+// business of the state machine's owner. CheckReset decides whether it becomes
+// the log, and a single frame is the switch. Afterwards the follower answers the
+// leader's next heartbeat with how far it is, unasked: that is all that raft
+// needs to go on behind it.
+//
 // # Reads
 //
 // A read is a round of ReadIndex (Raft thesis, section 6.4): the leader
@@ -115,9 +154,12 @@
 //	                               high watermark, read, or change voters
 //	Resigned      resigned         corrected: also what a failed replica is, from
 //	                               any state, until it is opened again
-//	Observer      observer         learner, or in no configuration it knows
-//	-             removed          applied the change that removed it; a replica
-//	                               that did not cannot know, and stays what it was
+//	Observer      observer         learner, or in no configuration it knows; one
+//	                               that does not hear its leader for two election
+//	                               timeouts gives it up, which raft leaves out
+//	-             removed          applied the change that removed it, or was told
+//	                               by a node that knows; one that was told is
+//	                               silent, one that was not votes when asked
 //
 // Messages.
 //
@@ -125,11 +167,16 @@
 //	                   an election timeout refuses both. A prospective moves on at
 //	                   quorum, without a period of grace.
 //	BeginQuorumEpoch   the first append of a term and every heartbeat
-//	EndQuorumEpoch     a transfer to one successor; it skips pre-vote, so only
-//	                   the leader that a replica follows may send it
+//	EndQuorumEpoch     Resign: a transfer to one successor after the other, and
+//	                   silence if none takes over. The transfer skips pre-vote, so
+//	                   only the leader that a replica follows may send it
 //	Fetch              MsgApp, pushed; liveness is the leader's heartbeats and its
 //	                   check that a quorum answers, not the followers' fetches
-//	FetchSnapshot      not in this version
+//	FetchSnapshot      beside raft: a notice "behind" from the leader, a stream that
+//	                   the state machine's owner opens, a reset of the log
+//	AddRaftVoter,      ChangeMembers. A voter was a learner first, and is caught up
+//	RemoveRaftVoter    if its owner waits for that; several replicas in one step
+//	UpdateRaftVoter    not raft's business: UpdatePeers, and what is heard
 //	DescribeQuorum     Status: per replica match, next, last contact, last caught up
 //
 // Rules.
@@ -141,6 +188,9 @@
 //	                           restarted replica less than before, until a leader
 //	                           vouched for it and it applied again what it had;
 //	                           both show nothing until then (Status.Readable)
+//	Removed voters             corrected: told explicitly, and harmless before: they
+//	                           raise no term, since nobody who hears the leader
+//	                           grants them a pre-vote
 //	Observer logs are prefixes corrected: up to their own commit index; they too hold
 //	of the committed log       entries that are not committed
 //	acks                       an answer means a durable quorum; there is no in-sync
@@ -150,8 +200,10 @@
 //	                           and directory id in one number. What is addressed to
 //	                           another id is dropped
 //	Voter changes              active when applied, not when appended; joint for a
-//	                           replacement. This version applies changes and
-//	                           proposes none
+//	                           replacement; one at a time, and none before the
+//	                           leader has applied an entry of its term. A leader
+//	                           removes others, never itself. One that finds itself
+//	                           on the way out hands over first
 //	An isolated leader         stops within two election timeouts, so two replicas
 //	                           may lead at one moment, never in one term
 //

@@ -45,7 +45,13 @@ type Effects struct {
 
 	Proposals []ProposalEvent
 	Reads     []ReadEvent
-	Status    *Status // nil: role, term, vote, leader and readability are as before
+	Changes   []ChangeEvent
+	Status    *Status // nil: role, term, vote, leader, readability and configuration are as before
+
+	// Behind lists the replicas that need entries from before the start of this
+	// leader's log: they need a snapshot of it, which travels beside raft. Each
+	// comes once in two election timeouts, as long as it answers heartbeats.
+	Behind []ReplicaID
 
 	// OlderErr is why entries below the tail could not be read for a follower
 	// that is behind. The group goes on; the follower is not served.
@@ -56,13 +62,16 @@ func (e *Effects) reset() {
 	clear(e.Send)
 	clear(e.Proposals)
 	clear(e.Reads)
-	*e = Effects{Send: e.Send[:0], Proposals: e.Proposals[:0], Reads: e.Reads[:0]}
+	clear(e.Changes)
+	*e = Effects{
+		Send: e.Send[:0], Proposals: e.Proposals[:0], Reads: e.Reads[:0], Changes: e.Changes[:0], Behind: e.Behind[:0],
+	}
 }
 
 // Empty reports whether there is nothing to do.
 func (e *Effects) Empty() bool {
 	return e.Append == nil && len(e.Send) == 0 && len(e.Apply) == 0 && len(e.Proposals) == 0 &&
-		len(e.Reads) == 0 && e.Status == nil && e.OlderErr == nil
+		len(e.Reads) == 0 && len(e.Changes) == 0 && len(e.Behind) == 0 && e.Status == nil && e.OlderErr == nil
 }
 
 // Append is one frame for the journal.

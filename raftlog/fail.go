@@ -47,6 +47,10 @@ func (l *loop) endWaiting(g *Group, err error) {
 		r.end(0, Retry(err))
 	}
 	g.loop.confirmed = g.loop.confirmed[:0]
+	for id, ch := range g.loop.changes {
+		delete(g.loop.changes, id)
+		ch.done <- Unknown(err)
+	}
 	for i, t := range g.loop.transfers {
 		g.loop.transfers[i] = nil
 		t.done <- Retry(err)

@@ -29,7 +29,22 @@ import (
 // index + 1, and the term before it is the log term; terms in a log never
 // fall, so differences are small and unsigned. Snapshots do not travel in
 // frames.
-const frameVersion = 1
+//
+// What nodes tell each other about replicas beside raft travels in frames of its
+// own, which builds that do not know it drop as a whole:
+//
+//	frame    version 2 | notice ...
+//	notice   kind 1 | length v | group v | from v | to v | term v | start v
+//
+// The length is that of what follows it. Kind 1, "behind": the leader from says
+// in term that to needs a snapshot, as its own log holds entries above start.
+// Kind 2, "removed": from was addressed by to, which is in its group no more;
+// term and start are 0. Notices of other kinds are skipped,
+// as are further fields of known ones.
+const (
+	frameVersion  = 1
+	noticeVersion = 2
+)
 
 const (
 	flagReject = 1 << iota
@@ -363,4 +378,66 @@ func (r *frameReader) bytes(n uint64) ([]byte, bool) {
 	b := r.rest[:n:n]
 	r.rest = r.rest[n:]
 	return b, true
+}
+
+// noticeKind is what a notice says.
+type noticeKind byte
+
+const (
+	noticeBehind  noticeKind = 1
+	noticeRemoved noticeKind = 2
+)
+
+// notice is what a node tells another one about a replica there.
+type notice struct {
+	kind     noticeKind
+	group    GroupID
+	from, to ReplicaID
+	term     Term
+	start    Index
+}
+
+// isNotices tells frames with notices from frames with messages.
+func isNotices(frame []byte) bool { return len(frame) > 0 && frame[0] == noticeVersion }
+
+// appendNotice appends n to a frame, which begins with noticeVersion.
+func appendNotice(frame []byte, n notice) []byte {
+	var body [5 * binary.MaxVarintLen64]byte
+	b := body[:0]
+	for _, v := range [...]uint64{uint64(n.group), uint64(n.from), uint64(n.to), uint64(n.term), uint64(n.start)} {
+		b = binary.AppendUvarint(b, v)
+	}
+	frame = binary.AppendUvarint(append(frame, byte(n.kind)), uint64(len(b)))
+	return append(frame, b...)
+}
+
+// readNotices returns the notices of a frame that this build knows.
+func readNotices(frame []byte) ([]notice, error) {
+	if !isNotices(frame) {
+		return nil, fmt.Errorf("%w: version", errFrame)
+	}
+	r := frameReader{rest: frame[1:]}
+	var out []notice
+	for r.more() {
+		kind := noticeKind(r.rest[0])
+		r.rest = r.rest[1:]
+		var length uint64
+		ok := r.uvarints(&length)
+		var body []byte
+		if ok {
+			body, ok = r.bytes(length)
+		}
+		if !ok {
+			return out, fmt.Errorf("%w: notice", errFrame)
+		}
+		if kind != noticeBehind && kind != noticeRemoved {
+			continue
+		}
+		var group, from, to, term, start uint64
+		if fields := (frameReader{rest: body}); !fields.uvarints(&group, &from, &to, &term, &start) {
+			return out, fmt.Errorf("%w: notice %d", errFrame, kind)
+		}
+		out = append(out, notice{kind, GroupID(group), ReplicaID(from), ReplicaID(to), Term(term), Index(start)})
+	}
+	return out, nil
 }

@@ -229,6 +229,73 @@ func TestFrameRefusesOversizedEntries(t *testing.T) {
 	require.Len(t, got[0].m.Entries[0].Data, MaxProposalBytes)
 }
 
+func goldenNotices() []notice {
+	return []notice{
+		{kind: noticeBehind, group: 1, from: 2, to: 300, term: 1 << 40, start: 77},
+		{kind: noticeRemoved, group: 1 << 60, from: 7, to: 1<<64 - 1},
+	}
+}
+
+func encodeNotices(all []notice) []byte {
+	frame := []byte{noticeVersion}
+	for _, n := range all {
+		frame = appendNotice(frame, n)
+	}
+	return frame
+}
+
+func TestNoticesGolden(t *testing.T) {
+	path := filepath.Join("testdata", "notices.v2")
+	frame := encodeNotices(goldenNotices())
+	if *rewriteGolden {
+		require.NoError(t, os.WriteFile(path, frame, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, want, frame)
+	got, err := readNotices(frame)
+	require.NoError(t, err)
+	require.Equal(t, goldenNotices(), got)
+}
+
+// What a later build adds is skipped; builds before this one drop the frame as
+// a whole.
+func TestNoticesOfLaterBuilds(t *testing.T) {
+	frame := append(encodeNotices(nil), 9, 3, 1, 2, 3)                   // another kind
+	frame = append(frame, byte(noticeRemoved), 7, 1, 2, 3, 0, 0, 77, 78) // more fields
+	got, err := readNotices(append(frame, encodeNotices(goldenNotices())[1:]...))
+	require.NoError(t, err)
+	require.Equal(t, append([]notice{{kind: noticeRemoved, group: 1, from: 2, to: 3}}, goldenNotices()...), got)
+	_, err = openFrame(frame)
+	require.ErrorIs(t, err, errFrame)
+	_, err = readNotices([]byte{frameVersion})
+	require.ErrorIs(t, err, errFrame)
+	for _, cut := range [][]byte{{1}, {1, 5, 1}, {1, 4, 1, 2, 3, 4}, {2, 0}, {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}} {
+		_, err := readNotices(append([]byte{noticeVersion}, cut...))
+		require.ErrorIs(t, err, errFrame, "%v", cut)
+	}
+}
+
+// Property: S11 (red: the length of a notice not checked)
+func FuzzNotices(f *testing.F) {
+	f.Add(encodeNotices(goldenNotices()))
+	f.Add([]byte{noticeVersion})
+	f.Add([]byte{noticeVersion, 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var got []notice
+		var err error
+		spent := allocated(func() { got, err = readNotices(append([]byte(nil), frame...)) })
+		require.Less(t, spent, uint64(1<<16+100*len(frame)))
+		if err != nil {
+			require.ErrorIs(t, err, errFrame)
+			return
+		}
+		again, err := readNotices(encodeNotices(got))
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+	})
+}
+
 // Property: S11 (red: the count of entries not bounded by the bytes left)
 func FuzzFrame(f *testing.F) {
 	f.Add(encodeAll(f, goldenMessages()))

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/stelelog/stele/storage"
@@ -21,6 +22,7 @@ type Group struct {
 	// opened; 0 if the log is the state.
 	machineAt Index
 	onStatus  func(Status)
+	onBehind  func(NodeID)
 	essential func([]byte) bool
 	log       *storage.Log
 
@@ -183,7 +185,8 @@ func (g *Group) Readable() (Index, bool) {
 	return Index(g.applied.Load()), ok
 }
 
-// UpdatePeers replaces the map of who is where.
+// UpdatePeers replaces the map of who is where. Of replicas that are not in it
+// the host learns from their messages: one that joins knows nobody.
 func (g *Group) UpdatePeers(peers map[ReplicaID]NodeID) {
 	places := make([]place, 0, len(peers))
 	for r, node := range peers {
@@ -196,6 +199,23 @@ func (g *Group) UpdatePeers(peers map[ReplicaID]NodeID) {
 type place struct {
 	replica ReplicaID
 	node    NodeID
+}
+
+// maxPlaces bounds the places of a group's replicas that are learnt.
+const maxPlaces = 64
+
+// learnPlace notes where a replica is of which that is not known.
+func (g *Group) learnPlace(r ReplicaID, node NodeID) {
+	for {
+		old := g.peers.Load()
+		if r == 0 || len(*old) >= maxPlaces || g.node(r) != 0 {
+			return
+		}
+		places := append(slices.Clone(*old), place{r, node})
+		if g.peers.CompareAndSwap(old, &places) {
+			return
+		}
+	}
 }
 
 // node returns where a replica is, 0 if that is not known.
@@ -218,18 +238,14 @@ func (g *Group) TransferLeadership(ctx context.Context, to ReplicaID) error {
 	if err := g.host.call(ctx, func() { g.host.loop.transfer(g, to, t) }); err != nil {
 		return err
 	}
-	select {
-	case err := <-t.done:
-		return err
-	case <-ctx.Done():
-		return UnknownCause(ctx)
-	case <-g.host.loopDone:
-		return Unknown(ErrClosed)
-	}
+	return g.awaitEnd(ctx, t.done)
 }
 
-// transfer is a call of TransferLeadership.
-type transfer struct{ done chan error }
+// transfer is a call of TransferLeadership or Resign.
+type transfer struct {
+	done   chan error
+	resign bool // it does not end before this replica leads no more
+}
 
 // failSoon has the loop fail the group. It may be called from anywhere.
 func (g *Group) failSoon(cause error) {

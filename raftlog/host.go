@@ -76,8 +76,13 @@ func (h *Host) Stats() Stats { return h.stats.snapshot() }
 // than their sender lives on, or for which there is no room.
 func (h *Host) HandleFrame(from NodeID, frame []byte) {
 	h.stats.framesReceived.Add(1)
+	if isNotices(frame) {
+		h.handleNotices(from, frame)
+		return
+	}
 	r, err := openFrame(frame)
 	var messages []inboundMessage
+	var strays []inboundNotice
 	h.mu.RLock()
 	for err == nil && r.more() {
 		var group GroupID
@@ -88,10 +93,11 @@ func (h *Host) HandleFrame(from NodeID, frame []byte) {
 		}
 		if g := h.addresseeLocked(from, group, m); g == nil {
 			h.stats.messagesStray.Add(1)
+			strays = h.stray(strays, from, group, m)
 		} else if !g.admit(int64(size)) {
 			h.stats.messagesDropped.Add(1)
 		} else {
-			messages = append(messages, inboundMessage{group: g, m: m, size: int64(size)})
+			messages = append(messages, inboundMessage{group: g, m: m, size: int64(size), node: from})
 		}
 	}
 	h.mu.RUnlock()
@@ -99,11 +105,14 @@ func (h *Host) HandleFrame(from NodeID, frame []byte) {
 		h.stats.framesMalformed.Add(1)
 		h.cfg.Logger.Warn("dropped a malformed frame", zap.Stringer("from", from), zap.Error(err))
 	}
-	if len(messages) == 0 {
+	if len(messages) == 0 && len(strays) == 0 {
 		return
 	}
 	h.stats.messagesReceived.Add(uint64(len(messages)))
-	h.mailbox.post(func(in *inbox) { in.messages = append(in.messages, messages...) })
+	h.mailbox.post(func(in *inbox) {
+		in.messages = append(in.messages, messages...)
+		in.notices = append(in.notices, strays...)
+	})
 }
 
 // addresseeLocked returns the open group that a message is for, or nil.
@@ -112,7 +121,11 @@ func (h *Host) addresseeLocked(from NodeID, group GroupID, m *pb.Message) *Group
 	if g == nil || g.id != group {
 		return nil
 	}
-	if lives := g.node(ReplicaID(m.GetFrom())); lives != 0 && lives != from {
+	switch g.node(ReplicaID(m.GetFrom())) {
+	case from:
+	case 0:
+		g.learnPlace(ReplicaID(m.GetFrom()), from)
+	default:
 		return nil
 	}
 	return g

@@ -16,8 +16,10 @@ type GroupOptions struct {
 	// Peers says on which node each replica lives; see Group.UpdatePeers.
 	Peers map[ReplicaID]NodeID
 	// Create begins the replica if the store does not know it: a frame that
-	// says so is durable before its first vote. It must list the replica: only
-	// those that the creating command lists start with its configuration.
+	// says so is durable before its first vote. It lists the replica if the
+	// command that created the group does; all others begin with nothing, index 0
+	// and no configuration, and learn theirs from the leader: they never campaign
+	// before.
 	Create *Begin
 	// Machine is what committed entries are applied to. Required.
 	Machine StateMachine
@@ -36,8 +38,14 @@ type GroupOptions struct {
 	// keeps the group alive. It is called by whoever calls Propose, from many
 	// goroutines at a time.
 	Essential func(data []byte) bool
-	// OnStatus is told when role, term, vote, leader, transferee or
-	// readability changed, beginning with the first look. It is called by the
+	// OnBehind is told when the group's leader, on that node, says that this
+	// replica needs what is not in the leader's log any more: a snapshot is to be
+	// fetched and to become the replica's log. It comes again every now and then
+	// until that is so. It is called by the loop: it must not block and may not
+	// call into the host.
+	OnBehind func(leader NodeID)
+	// OnStatus is told when role, term, vote, leader, transferee,
+	// readability or the configuration changed, beginning with the first look. It is called by the
 	// loop: it must not block and may not call into the host, except for
 	// Propose.
 	OnStatus func(Status)
@@ -49,7 +57,7 @@ func (o *GroupOptions) validate() error {
 		return Refused(fmt.Errorf("raftlog: GroupOptions: group %v, replica %v: ids are never 0", o.Group, o.Replica))
 	case o.Machine == nil:
 		return Refused(fmt.Errorf("raftlog: GroupOptions.Machine of %v is nil", o.Group))
-	case o.Create != nil && !listed(o.Create.Conf, o.Replica):
+	case o.Create != nil && !beginsEmpty(o.Create) && !listed(o.Create.Conf, o.Replica):
 		return Refused(fmt.Errorf("raftlog: GroupOptions.Create of %v does not list %v", o.Group, o.Replica))
 	}
 	return nil
@@ -206,8 +214,8 @@ func (h *Host) prepare(o *GroupOptions, st storage.ReplicaState) (*Group, error)
 		return nil, fmt.Errorf("raftlog: log of %v: %w", o.Replica, err)
 	}
 	g := &Group{
-		host: h, id: o.Group, replica: o.Replica, machine: o.Machine, onStatus: o.OnStatus, essential: o.Essential, log: log,
-		loop: groupLoop{proposals: map[ProposalID]*proposal{}, reads: map[ReadID]*read{}},
+		host: h, id: o.Group, replica: o.Replica, machine: o.Machine, onStatus: o.OnStatus, onBehind: o.OnBehind, essential: o.Essential, log: log,
+		loop: groupLoop{proposals: map[ProposalID]*proposal{}, reads: map[ReadID]*read{}, changes: map[ProposalID]*changeCall{}},
 	}
 	g.UpdatePeers(o.Peers)
 	st.Log = log.Position()
@@ -262,4 +270,10 @@ func (l *loop) install(g *Group) error {
 	g.loop.core.SetDisk(l.disk)
 	l.touch(g)
 	return nil
+}
+
+// beginsEmpty reports whether a replica begins with nothing.
+func beginsEmpty(b *Begin) bool {
+	return b.Index == 0 && b.Term == 0 && b.NextOffset == 0 && len(b.Conf.Voters) == 0 && len(b.Conf.Learners) == 0 &&
+		len(b.Conf.VotersOutgoing) == 0
 }

@@ -28,6 +28,8 @@ type loop struct {
 	groups  []*Group // open
 	dirty   []*Group // to be looked at
 	clean   []*Group // memory for the next dirty
+	ticks   int
+	asked   map[ReplicaID]int // strangers, and the tick when Config.Removed was asked
 	dormant map[ReplicaID]storage.ReplicaState
 	parked  map[ReplicaID]*Group  // closed, but their core still knows more than dormant
 	opening map[ReplicaID]GroupID // claimed by an OpenGroup
@@ -51,6 +53,7 @@ type groupLoop struct {
 	lastRead     ReadID
 	confirmed    []*read // not applied yet
 	transfers    []*transfer
+	changes      map[ProposalID]*changeCall
 	leading      bool
 
 	// Where the last frame of this group is, if it is in round number round.
@@ -62,7 +65,7 @@ func newLoop(h *Host) *loop {
 	l := &loop{
 		h: h, ticker: h.cfg.Clock.NewTicker(h.cfg.Tick), spare: new(inbox),
 		out:     newOutbox(h.cfg.Sender, h.cfg.MaxFrameBytes, &h.stats),
-		journal: newJournalQueue(),
+		journal: newJournalQueue(), asked: map[ReplicaID]int{},
 		dormant: map[ReplicaID]storage.ReplicaState{}, parked: map[ReplicaID]*Group{}, opening: map[ReplicaID]GroupID{},
 		leaving: map[ReplicaID]*leaving{},
 	}
@@ -110,6 +113,7 @@ func (l *loop) tick() {
 	if l.h.failed.Load() != nil {
 		return
 	}
+	l.ticks++
 	l.journal.idleTicks++
 	l.watchJournal()
 	for _, g := range l.groups {
@@ -167,6 +171,12 @@ func (l *loop) takeIn(in *inbox) {
 			l.message(m)
 		}
 	}
+	for i, n := range in.notices {
+		in.notices[i] = inboundNotice{}
+		if n.kind != 0 {
+			l.notice(n)
+		}
+	}
 	for i, p := range in.proposals {
 		in.proposals[i] = nil
 		if p != nil {
@@ -192,6 +202,9 @@ func (l *loop) message(m inboundMessage) {
 	if m.group.loop.open(l) {
 		m.group.loop.core.Step(m.m)
 		l.touch(m.group)
+		if from := ReplicaID(m.m.GetFrom()); l.h.cfg.Removed != nil && !m.group.loop.core.lists(from) {
+			l.stranger(m.node, notice{kind: noticeRemoved, group: m.group.id, from: m.group.replica, to: from})
+		}
 	}
 }
 
@@ -243,6 +256,12 @@ func (l *loop) lookAt(g *Group) {
 	g.setUnapplied(int64(core.Backlog()))
 	for _, r := range e.Reads {
 		l.readEvent(g, r)
+	}
+	for _, ev := range e.Changes {
+		l.changeEvent(g, ev)
+	}
+	for _, r := range e.Behind {
+		l.behind(g, r)
 	}
 	if e.OlderErr != nil {
 		g.logger().Warn("a follower that is behind cannot be served", zap.Error(e.OlderErr))
@@ -390,37 +409,4 @@ func (l *loop) statusChanged(g *Group, s *Status) {
 	if err != nil {
 		l.failGroup(g, err)
 	}
-}
-
-// transfer begins a hand-over.
-func (l *loop) transfer(g *Group, to ReplicaID, t *transfer) {
-	if !g.loop.open(l) {
-		t.done <- Retry(ErrClosed)
-		return
-	}
-	if err := g.loop.core.Transfer(to); err != nil {
-		t.done <- l.withNode(g, err)
-		return
-	}
-	g.loop.transfers = append(g.loop.transfers, t)
-	l.touch(g)
-}
-
-// checkTransfers ends hand-overs that succeeded or were given up.
-func (l *loop) checkTransfers(g *Group) {
-	s := g.loop.core.Status()
-	var err error
-	switch {
-	case s.Role == RoleResigned:
-		err = Retry(g.loop.core.Failed())
-	case s.Role.IsLeader() && s.Transferee != 0:
-		return
-	case s.Role.IsLeader():
-		err = Retry(ErrTransferFailed)
-	}
-	for i, t := range g.loop.transfers {
-		g.loop.transfers[i] = nil
-		t.done <- err
-	}
-	g.loop.transfers = g.loop.transfers[:0]
 }

@@ -10,6 +10,7 @@ import (
 // lists means nothing; within a list it is the order of arrival.
 type inbox struct {
 	messages  []inboundMessage
+	notices   []inboundNotice
 	proposals []*proposal
 	reads     []*read
 	applied   []applyDone
@@ -29,21 +30,32 @@ type inboundMessage struct {
 	group *Group
 	m     *pb.Message
 	size  int64 // bytes of its entries, as counted in Group.unwritten
+	node  NodeID
+}
+
+// inboundNotice is a notice about a replica of this node or, without a group, a
+// stranger to be told of its end: it addressed a replica that is not here.
+type inboundNotice struct {
+	group *Group
+	notice
+	node NodeID
 }
 
 func (b *inbox) empty() bool {
-	return len(b.messages) == 0 && len(b.proposals) == 0 && len(b.reads) == 0 &&
+	return len(b.messages) == 0 && len(b.notices) == 0 && len(b.proposals) == 0 && len(b.reads) == 0 &&
 		len(b.applied) == 0 && b.round == nil && len(b.calls) == 0 && len(b.due) == 0
 }
 
 // reset forgets everything and keeps the memory.
 func (b *inbox) reset() {
 	clear(b.messages)
+	clear(b.notices)
 	clear(b.proposals)
 	clear(b.reads)
 	clear(b.applied)
 	clear(b.calls)
-	b.messages, b.proposals, b.reads = b.messages[:0], b.proposals[:0], b.reads[:0]
+	b.messages, b.notices = b.messages[:0], b.notices[:0]
+	b.proposals, b.reads = b.proposals[:0], b.reads[:0]
 	b.applied, b.round, b.calls = b.applied[:0], nil, b.calls[:0]
 }
 

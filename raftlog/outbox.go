@@ -61,6 +61,12 @@ func (o *outbox) add(to NodeID, group GroupID, m *pb.Message) {
 	o.stats.messagesSent.Add(1)
 }
 
+// notify sends a notice, in a frame of its own.
+func (o *outbox) notify(to NodeID, n notice) {
+	var buf [64]byte
+	o.send(to, ClassControl, appendNotice(append(buf[:0], noticeVersion), n))
+}
+
 // flush sends all frames.
 func (o *outbox) flush() {
 	for i, p := range o.dirty {

@@ -26,7 +26,8 @@ const (
 	// RoleObserver replicates and does not vote: a learner, or not yet known to
 	// its own configuration.
 	RoleObserver
-	// RoleRemoved applied the change that took it out of its group.
+	// RoleRemoved applied the change that took it out of its group, or was told
+	// of it.
 	RoleRemoved
 
 	numRoles = int(RoleRemoved)
@@ -57,6 +58,10 @@ type Status struct {
 	// is or gives up. 0: none.
 	Transferee ReplicaID
 
+	// SinceLeader counts ticks since the leader was last heard from; 0 on the
+	// leader, negative if none was in this process.
+	SinceLeader int
+
 	LogStart Index // the log holds entries above it
 	Commit   Index // known to be committed: the high watermark, once Readable
 	Applied  Index // applied, and in the log
@@ -69,8 +74,25 @@ type Status struct {
 	// applied again all that it may have shown before.
 	Readable bool
 
-	Conf     ConfState  // as of Applied; not to be changed
+	Conf ConfState // as of Applied; not to be changed
+	// ConfIndex is the entry that made Conf; 0 if that was applied before this
+	// process began.
+	ConfIndex Index
+	// ConfPending, of a leader: its log has, or may have, a change that is not
+	// applied.
+	ConfPending bool
+	// ConfSafe, of a leader: Conf is not joint, and a quorum of it has durably
+	// committed the entry that made it. Whoever was removed may be shut down.
+	ConfSafe bool
+	// Unsettled, of a leader: the voters of Conf that have not, as far as it knows.
+	// A voter that loses its disk before that may take the change with it.
+	Unsettled []ReplicaID // not to be changed
+	// Settled, of a leader: there are none.
+	Settled bool
+
 	Progress []Progress // leader only: one per replica of Conf, itself included, by id
+
+	unsettled int // how many voters are
 }
 
 // Progress is what a leader knows of a replica.
@@ -89,5 +111,7 @@ type Progress struct {
 // changed reports whether observers of s should hear of t.
 func (s *Status) changed(t *Status) bool {
 	return s.Role != t.Role || s.Term != t.Term || s.Vote != t.Vote || s.Leader != t.Leader ||
-		s.Transferee != t.Transferee || s.Readable != t.Readable
+		s.Transferee != t.Transferee || s.Readable != t.Readable ||
+		s.ConfIndex != t.ConfIndex || s.ConfPending != t.ConfPending || s.ConfSafe != t.ConfSafe ||
+		s.unsettled != t.unsettled
 }

@@ -35,6 +35,7 @@ type tail struct {
 	below   int   // bytes of the entries at or below floor
 	keep    int   // of which this many may stay
 
+	asked    bool // raft wanted a snapshot for a follower, until looked at
 	older    OlderLog
 	maxRead  int
 	olderErr error // last failure to read older entries, until taken
@@ -76,6 +77,14 @@ func (t *tail) applied(index Index) {
 	t.prev += Index(n)
 	clear(t.entries[:n]) // nobody else sees this array: Entries copies
 	t.entries = t.entries[n:]
+}
+
+// trimmed notes that the log begins after start now: what is at or below is not
+// there for others any more.
+func (t *tail) trimmed(start Index, term Term) {
+	if start > t.start {
+		t.start, t.startTerm = start, term
+	}
 }
 
 // above returns the entries above index.
@@ -158,8 +167,10 @@ func (t *tail) LastIndex() (uint64, error) { return uint64(t.last()), nil }
 // FirstIndex implements raft.Storage.
 func (t *tail) FirstIndex() (uint64, error) { return uint64(t.start + 1), nil }
 
-// Snapshot implements raft.Storage: there is none to give inside a step.
+// Snapshot implements raft.Storage: there is none to give inside a step. That it
+// was asked for one is how a follower that is too far behind is noticed.
 func (t *tail) Snapshot() (*pb.Snapshot, error) {
+	t.asked = true
 	return nil, raft.ErrSnapshotTemporarilyUnavailable
 }
 

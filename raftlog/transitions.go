@@ -16,14 +16,15 @@ package raftlog
 //	T  the election timeout passed                 V  a higher term, a lost vote, a lost quorum, a leader forgotten
 //	Q  a quorum would vote for it                  L  a leader of this or a higher term spoke
 //	W  a quorum voted for it                       K  an entry of its own term was committed
-//	N  a leader handed over                        C  the change that removes it was applied
+//	N  a leader handed over                        C  the change that removes it was applied, or it was told so
 //	D  it was demoted to a learner                 P  it was promoted, or learnt that it is a voter
 //	F  it failed, or its node did
 //
 // Not in the table, on purpose: a leader of a term never becomes a candidate
 // or a follower of the same term's other leader; nobody leads without having
 // been a candidate; a resigned or removed replica comes back only by being
-// opened again, or never.
+// opened again, or never. Resign has no role of its own: whoever resigned leads
+// in name alone until another one does, or a quorum no longer answers.
 var transitions = [numRoles + 1][]Role{
 	RoleUnattached:     {RoleProspective, RoleCandidate, RoleFollower, RoleResigned, RoleObserver, RoleRemoved},
 	RoleProspective:    {RoleUnattached, RoleCandidate, RoleFollower, RoleResigned, RoleObserver, RoleRemoved},
