@@ -40,6 +40,24 @@
 // Nobody is asked who they are, neither by nodes nor by the HTTP API: both belong
 // into a network of their own.
 //
+// # Inspect
+//
+// Inspect works on the directories of stopped nodes, or on copies, and changes
+// nothing. It reads, with all checksums: FORMAT and IDENTITY, both copies of the
+// checkpoint table, the journal, the marker of each topic directory, and of each
+// partition the segments and the side files with the state of its producers. It
+// decides again what became of every entry, and holds the log against that and
+// against the journal.
+//
+// It does not read the database of the metadata (meta/db, which has checksums of
+// its own and is opened and judged when the node starts), the index files (.idx:
+// hints, of which each is checked before it is followed, and which a node goes
+// without if they are gone or wrong), temporary files and what is in quarantine.
+//
+// Of several directories it compares each replica with the longest one of its
+// partition, up to its own end. What fewer than two directories hold is not
+// compared, and the last line does not count it as equal.
+//
 // # The HTTP API
 //
 //	GET    /ready                           200 or 503, and why: {"code": ..., "reason": ...}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +19,12 @@ Inspect reads the directories of stopped nodes and tells what they hold. It
 verifies the checksums of identity, markers, checkpoint table, journal, side files
 and every record in the logs; it decides again what became of every entry, and holds
 that against the logs. Nothing is changed. Of several directories it also compares
-the replicas of each partition, as far as the shortest one goes. It does not read
-the database of the metadata, and what is in quarantine.
+the replicas of each partition, each as far as it goes, with the longest one. It does
+not read the database of the metadata, the index files beside the logs, which are
+hints and can be made again, and what is in quarantine.
 
-Exit status: 1 if anything is damaged or replicas differ, and where.
+Exit status: 1 if anything is damaged or replicas differ, and where; else 2 if
+anything could not be read, as while a node runs.
 `
 
 // inspection is all that inspect found.
@@ -29,6 +32,7 @@ type inspection struct {
 	Directories []*directory  `json:"directories"`
 	Compared    []*comparison `json:"compared,omitempty"` // of several directories
 	Damaged     bool          `json:"damaged"`            // or different
+	Unread      bool          `json:"unread"`             // something could not be read
 }
 
 // directory is what one node's directory holds.
@@ -40,7 +44,8 @@ type directory struct {
 	Groups      []*group     `json:"groups"`
 	Topics      []topicDir   `json:"topics"`
 	Quarantined []quarantine `json:"quarantined"`
-	Damage      []string     `json:"damage"` // what is wrong and where; empty: nothing
+	Damage      []string     `json:"damage"`                // what is wrong and where; empty: nothing
+	CannotRead  []string     `json:"cannot_read,omitempty"` // what was not read, and why: that is no damage
 }
 
 type identity struct {
@@ -93,11 +98,15 @@ type group struct {
 
 	// Entries are all up to Commit. The last ones of them, JournalOnly many, are
 	// not in the files of the log yet, or not whole there, as after a crash: the
-	// node would write them again from the journal. Tail are those behind Commit,
-	// which the journal holds: they are durable, and who knows whether the others
-	// have them; TailRecords is how many records they are if they count.
+	// node would write them again from the journal. Unjudged ones of those are in
+	// a log that does not begin with the partition's first entry, so that what
+	// became of them cannot be decided here: their records are not counted. Tail
+	// are those behind Commit, which the journal holds: they are durable, and who
+	// knows whether the others have them; TailRecords is how many records they are
+	// if they count.
 	Entries     uint64 `json:"entries"`
 	JournalOnly uint64 `json:"journal_only_entries"`
+	Unjudged    uint64 `json:"unjudged_entries,omitempty"`
 	Tail        uint64 `json:"tail_entries"`
 	TailRecords uint64 `json:"tail_records"`
 
@@ -108,7 +117,8 @@ type group struct {
 	Proven        int64  `json:"proven_offset"`
 	HighWatermark int64  `json:"high_watermark"`
 	Records       uint64 `json:"records"`
-	SHA256        string `json:"sha256"` // of the records in order: see recordHash
+	SHA256        string `json:"sha256"`          // of the records in order: see recordHash
+	Broken        string `json:"error,omitempty"` // why it was not read to its end
 
 	states []recordState // behind each entry with records, to compare
 }
@@ -147,6 +157,7 @@ func runInspect(_ context.Context, args []string, io console) error {
 		d := inspectDir(filepath.Clean(dir))
 		all.Directories = append(all.Directories, d)
 		all.Damaged = all.Damaged || len(d.Damage) > 0
+		all.Unread = all.Unread || len(d.CannotRead) > 0
 	}
 	if len(all.Directories) > 1 {
 		all.compare()
@@ -160,24 +171,36 @@ func runInspect(_ context.Context, args []string, io console) error {
 	} else if err := all.print(io.out); err != nil {
 		return err
 	}
-	if all.Damaged {
+	switch {
+	case all.Damaged:
 		return errors.New(all.verdict())
+	case all.Unread:
+		return &unreadError{all.verdict()}
 	}
 	return nil
 }
 
+// unreadError says that not all could be read. Nothing of it is damage.
+type unreadError struct{ text string }
+
+func (e *unreadError) Error() string { return e.text }
+
 // inspectDir reads one directory as far as it can be read.
 func inspectDir(dir string) *directory {
 	d := &directory{Dir: dir, Groups: []*group{}, Topics: []topicDir{}, Quarantined: []quarantine{}, Damage: []string{}}
+	if err := isNodeDir(dir); err != nil {
+		d.unread(err)
+		return d
+	}
 	unlock, err := lockStopped(dir)
 	if err != nil {
-		d.damaged(err)
+		d.unread(err)
 		return d
 	}
 	defer unlock()
 	off, err := storage.ReadOffline(storage.DiskFS(), dir)
 	if err != nil {
-		d.damaged(err)
+		d.note(err)
 		return d
 	}
 	id := off.Identity
@@ -194,36 +217,66 @@ func inspectDir(dir string) *directory {
 	}
 	for _, t := range off.TopicDirs {
 		d.Topics = append(d.Topics, topicDir{t.Dir, t.Name, t.Incarnation.String()})
-		d.damaged(t.Foreign)
+		d.note(t.Foreign)
 	}
 	for _, q := range off.Quarantined {
 		d.Quarantined = append(d.Quarantined, quarantine{q.Dir, q.Reason})
 	}
 	for _, st := range off.Replicas {
 		g, err := inspectGroup(off, st)
-		d.damaged(err)
-		d.damaged(off.SideFiles(st.Replica))
+		if err != nil {
+			g.Broken = err.Error()
+		}
+		d.note(err)
+		d.note(off.SideFiles(st.Replica))
 		g.Segments = filesOf(filepath.Join(dir, filepath.FromSlash(st.Dir)))
 		d.Groups = append(d.Groups, g)
 	}
 	return d
 }
 
-// damaged notes what is wrong, if anything is, once.
-func (d *directory) damaged(err error) {
-	if err != nil && !slices.Contains(d.Damage, err.Error()) {
+// note notes what is wrong, if anything is, once: damage, unless the bytes could
+// not be looked at, or are of a newer release.
+func (d *directory) note(err error) {
+	var newer *storage.FormatError
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrPermission), errors.As(err, &newer):
+		d.unread(err)
+	case !slices.Contains(d.Damage, err.Error()):
 		d.Damage = append(d.Damage, err.Error())
 	}
+}
+
+// unread notes what was not read, once.
+func (d *directory) unread(err error) {
+	if !slices.Contains(d.CannotRead, err.Error()) {
+		d.CannotRead = append(d.CannotRead, err.Error())
+	}
+}
+
+// isNodeDir is why there is nothing in a path to judge. A directory that has any
+// of what every node's has is a node's, and what it lacks was lost.
+func isNodeDir(dir string) error {
+	if _, err := os.ReadDir(dir); err != nil {
+		return err
+	}
+	for _, name := range []string{"FORMAT", "IDENTITY", "journal"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is no directory of a node: it has no FORMAT, IDENTITY and journal", dir)
 }
 
 // lockStopped keeps a node from being started meanwhile. It refuses a directory
 // whose node runs, and makes no file where there is none.
 func lockStopped(dir string) (unlock func(), err error) {
-	fs, name := storage.DiskFS(), filepath.Join(dir, "LOCK")
-	if _, err := fs.Stat(name); err != nil {
+	disk, name := storage.DiskFS(), filepath.Join(dir, "LOCK")
+	if _, err := disk.Stat(name); err != nil {
 		return func() {}, nil // perhaps a copy; what is missing is told by reading
 	}
-	lock, err := fs.Lock(name)
+	lock, err := disk.Lock(name)
 	switch {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return nil, fmt.Errorf("%s: %w: stop its node first", dir, storage.ErrLocked)

@@ -19,7 +19,7 @@ import (
 type groupScan struct {
 	*group
 	st      storage.ReplicaState
-	replay  *replay // nil: of the metadata, or of a log whose first entries are gone
+	replay  *replay // nil: of the metadata, or of a log that begins later than its partition
 	hash    *recordHash
 	reached storage.Index // of the last entry that was read
 	begun   bool          // Start is known
@@ -31,7 +31,7 @@ func inspectGroup(off *storage.Offline, st storage.ReplicaState) (*group, error)
 		Term: uint64(st.Hard.Term), Commit: uint64(st.Hard.Commit),
 	}}
 	incarnation := s.setPlace(st)
-	if s.Topic != "" && st.Log.Reset == 0 {
+	if s.Topic != "" && st.Log.StartIndex <= firstIndex {
 		s.replay = newReplay(incarnation)
 	}
 	err := s.readFrames(off)
@@ -43,6 +43,9 @@ func inspectGroup(off *storage.Offline, st storage.ReplicaState) (*group, error)
 	s.SHA256 = hex.EncodeToString(sum[:])
 	return s.group, err
 }
+
+// firstIndex is the index above which the entries of a partition begin.
+const firstIndex = 1
 
 // readFrames reads what is in the files.
 func (s *groupScan) readFrames(off *storage.Offline) error {
@@ -100,10 +103,16 @@ func (s *groupScan) readTail() error {
 	for _, e := range s.st.Tail {
 		switch {
 		case e.Index <= s.reached:
-		case e.Index > s.st.Hard.Commit || s.replay == nil:
+		case e.Index > s.st.Hard.Commit:
 			s.Tail++
 			if b, _, err := topic.ReadBatch(e.Data); s.Topic != "" && err == nil && b.Kind() == topic.KindData {
 				s.TailRecords += uint64(b.Count())
+			}
+		case s.replay == nil:
+			s.Entries++
+			s.JournalOnly++
+			if s.Topic != "" {
+				s.Unjudged++
 			}
 		default:
 			s.Entries++

@@ -14,44 +14,15 @@ func (all *inspection) print(out io.Writer) error {
 			return err
 		}
 	}
-	equal := 0
 	for _, c := range all.Compared {
-		if c.Same {
-			equal++
-		}
 		if text := c.text(); text != "" {
 			fmt.Fprintf(out, "%s/%d: %s\n", c.Topic, c.Partition, text)
 		}
 	}
-	if all.Compared != nil {
-		fmt.Fprintf(out, "%d of %d partitions are equal on all replicas, as far as the shortest one goes\n", equal, len(all.Compared))
+	if len(all.Compared) > 0 {
+		fmt.Fprintln(out, all.summary())
 	}
 	return nil
-}
-
-// text says what is worth saying of a comparison.
-func (c *comparison) text() string {
-	var ends []string
-	for i, at := range c.Watermarks {
-		ends = append(ends, fmt.Sprintf("%s to %d", c.Replicas[i], at))
-	}
-	switch {
-	case !c.Same:
-		return fmt.Sprintf("DIFFERENT below offset %d: %s", c.Common, strings.Join(ends, ", "))
-	case c.even():
-		return ""
-	}
-	return fmt.Sprintf("equal up to %d; known are %s", c.Common, strings.Join(ends, ", "))
-}
-
-// even reports whether no replica knows more than another.
-func (c *comparison) even() bool {
-	for _, at := range c.Watermarks {
-		if at != c.Common {
-			return false
-		}
-	}
-	return true
 }
 
 func (d *directory) print(out io.Writer) error {
@@ -83,8 +54,11 @@ func (d *directory) print(out io.Writer) error {
 	if aside > 0 {
 		fmt.Fprintf(out, "  set aside, as their topics were deleted: %d\n", aside)
 	}
-	if len(d.Damage) == 0 {
+	if len(d.Damage)+len(d.CannotRead) == 0 {
 		fmt.Fprintln(out, "  no damage")
+	}
+	for _, s := range d.CannotRead {
+		fmt.Fprintf(out, "  cannot read: %s\n", s)
 	}
 	for _, s := range d.Damage {
 		fmt.Fprintf(out, "  DAMAGED: %s\n", s)
@@ -116,6 +90,12 @@ func (g *group) remark() string {
 	if g.JournalOnly > 0 {
 		parts = append(parts, fmt.Sprintf("%d entries only in the journal", g.JournalOnly))
 	}
+	if g.Unjudged > 0 {
+		parts = append(parts, fmt.Sprintf("the records of %d of them not counted", g.Unjudged))
+	}
+	if g.Broken != "" {
+		parts = append(parts, "NOT READ TO ITS END")
+	}
 	if g.Tail > 0 {
 		parts = append(parts, fmt.Sprintf("%d more, not known to be committed", g.Tail))
 	}
@@ -131,16 +111,24 @@ func sizes(files []segment) string {
 	return fmt.Sprintf("%d, %.1f MB", len(files), float64(total)/1e6)
 }
 
-// verdict is why the exit status is 1.
+// verdict is why the exit status is not 0.
 func (all *inspection) verdict() string {
-	damage, different := 0, 0
+	damage, different, unread := 0, 0, 0
 	for _, d := range all.Directories {
 		damage += len(d.Damage)
+		unread += len(d.CannotRead)
 	}
 	for _, c := range all.Compared {
-		if !c.Same {
+		if c.Result == resultDifferent {
 			different++
 		}
 	}
-	return fmt.Sprintf("places that are damaged: %d; partitions that differ: %d", damage, different)
+	var parts []string
+	if damage+different > 0 {
+		parts = append(parts, fmt.Sprintf("places that are damaged: %d; partitions that differ: %d", damage, different))
+	}
+	if unread > 0 {
+		parts = append(parts, fmt.Sprintf("places that cannot be read: %d", unread))
+	}
+	return strings.Join(parts, "; ")
 }

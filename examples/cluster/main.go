@@ -45,6 +45,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitUnread = 2 // of inspect
 )
 
 // usageError is a command line that makes no sense. It was explained already if
@@ -78,7 +79,19 @@ func run(ctx context.Context, args []string, io console) int {
 		return exitUsage
 	}
 	fmt.Fprintf(io.err, "cluster %s: %v\n", args[0], err)
+	var unread *unreadError
+	if errors.As(err, &unread) {
+		return exitUnread
+	}
 	return exitFailed
+}
+
+// plural is a number and what it counts.
+func plural[N ~int | ~uint32 | ~uint64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 func usage(w io.Writer) {

@@ -57,7 +57,7 @@ func TestUsage(t *testing.T) {
 		{"node -name a -peers a=127.0.0.1:1", 2, "-http is missing"},
 		{"node -name a -advertise 127.0.0.1:1", 2, "-peers has 127.0.0.1:7101 for a"},
 		{"node -name a -stop-timeout 0s", 2, "want more than 0"},
-		{"node -name z -http 127.0.0.1:0", 1, `Config.Name = "z": want the name of one of InitialMembers`},
+		{"node -name z", 2, "-name z is not one of -peers (a, b, c)"},
 		{"node -name a -http 127.0.0.1:0 -peers a=127.0.0.1:70000 -dir x", 1, "InitialMembers[0].Addr"},
 		{"create lines", 2, "a topic is named by -topic lines"},
 		{"create", 2, "-topic is missing"},
@@ -72,7 +72,8 @@ func TestUsage(t *testing.T) {
 		{"status -http 127.0.0.1:1", 1, "connection refused"},
 		{"topics -http 127.0.0.1:1 -timeout 100ms", 1, "connection refused"},
 		{"inspect", 2, "want one directory or several"},
-		{"inspect does-not-exist", 1, "DAMAGED: storage: read does-not-exist"},
+		{"inspect does-not-exist", 2, "cannot read: open does-not-exist: no such file or directory"},
+		{"inspect .", 2, "cannot read: . is no directory of a node"},
 	} {
 		code, out, errs := runHere(t.Context(), strings.NewReader(""), strings.Fields(c.args)...)
 		require.Equal(t, c.code, code, "%q: %s", c.args, errs)

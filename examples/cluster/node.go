@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -61,6 +62,9 @@ func parseNode(args []string, io console) (*nodeFlags, error) {
 	}
 	if n.level, err = zapcore.ParseLevel(*level); err != nil {
 		return nil, &usageError{fmt.Sprintf("-log %q: want debug, info, warn or error", *level)}
+	}
+	if !slices.ContainsFunc(n.peers, func(p peer) bool { return p.Name == n.config.Name }) {
+		return nil, &usageError{fmt.Sprintf("-name %s is not one of -peers (%s)", n.config.Name, namesOf(n.peers))}
 	}
 	if err := n.complete(*advertise); err != nil {
 		return nil, err

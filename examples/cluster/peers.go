@@ -33,6 +33,14 @@ func parsePeers(s string) ([]peer, error) {
 	return peers, nil
 }
 
+func namesOf(peers []peer) string {
+	names := make([]string, len(peers))
+	for i, p := range peers {
+		names[i] = p.Name
+	}
+	return strings.Join(names, ", ")
+}
+
 // splitAddrs reads addr,addr,...
 func splitAddrs(s string) []string {
 	var addrs []string

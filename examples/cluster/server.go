@@ -66,6 +66,9 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			limitTime(w, r)
 			if err := handle(w, r); err != nil {
+				if errors.Is(err, context.DeadlineExceeded) {
+					err = noted(err, leaderless(s.node.Status(), r.PathValue("topic")))
+				}
 				writeError(w, err)
 			}
 		})

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +69,7 @@ func (s *server) produce(w http.ResponseWriter, r *http.Request) error {
 	default:
 		results = byKey(ctx, producer, name, records)
 	}
+	s.explain(results, name)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	limitTime(w, r)
 	_, _ = w.Write(encodeResults(results)) // a client that went away needs no answer
@@ -140,6 +143,59 @@ func inBatches(records []stele.Record, produce func([]stele.Record) ([]stele.Pos
 	}
 	return results
 }
+
+// explain adds, to what ended because there was no more time, what this node
+// knows of the topic's partitions that may be why.
+func (s *server) explain(results []result, topic string) {
+	late := func(r result) bool { return errors.Is(r.err, context.DeadlineExceeded) }
+	if !slices.ContainsFunc(results, late) {
+		return
+	}
+	note := leaderless(s.node.Status(), topic)
+	for i, r := range results {
+		if late(r) {
+			results[i].err = noted(r.err, note)
+		}
+	}
+}
+
+// leaderless says of which partitions of a topic a node sees no leader: without
+// a majority of its replicas a partition has none. Empty: it sees all that it
+// has a replica of.
+func leaderless(st stele.Status, topic string) string {
+	var without []string
+	for _, p := range st.Partitions {
+		if p.Topic == topic && p.Leader == 0 {
+			without = append(without, fmt.Sprintf("%s/%d", p.Topic, p.Partition))
+		}
+	}
+	if n := len(without); n > 5 {
+		without = append(without[:5], fmt.Sprintf("%d more", n-5))
+	}
+	if st.Metadata.Group != 0 && st.MetadataLeader == 0 {
+		without = append(without, "the metadata")
+	}
+	if len(without) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("node %s has no leader in view of %s: are a majority of the nodes up?", st.Name, strings.Join(without, ", "))
+}
+
+// notedError is an error and what else is known.
+type notedError struct {
+	error
+	note string
+}
+
+func noted(err error, note string) error {
+	if note == "" {
+		return err
+	}
+	return &notedError{err, note}
+}
+
+func (e *notedError) Error() string { return e.error.Error() + " (" + e.note + ")" }
+func (e *notedError) Unwrap() error { return e.error }
 
 var errBehind = &requestError{http.StatusServiceUnavailable, stele.OutcomeRetry, "not sent: a record before it failed"}
 

@@ -129,9 +129,9 @@ func TestAPI(t *testing.T) {
 // Bytes come back as they were sent, whatever they are.
 func TestBytes(t *testing.T) {
 	l := startLone(t)
-	l.do(t, "POST", "/topics/t", `{"partitions": 1}`)
-	lines := []string{"", "\xff\x00", "<&>\u2028\ufffd", "\\\"\r", strings.Repeat("long ", 1<<18)}
 	addr := strings.TrimPrefix(l.url, "http://")
+	require.Equal(t, "created t: 1 partition on 1 node\n", mustRun(t, "", "create", "-topic", "t", "-partitions", "1", "-http", addr))
+	lines := []string{"", "\xff\x00", "<&>\u2028\ufffd", "\\\"\r", strings.Repeat("long ", 1<<18)}
 	mustRun(t, strings.Join(lines, "\n"), "produce", "-topic", "t", "-http", addr)
 	require.Equal(t, strings.Join(lines, "\n")+"\n", mustRun(t, "", "consume", "-topic", "t", "-http", addr))
 	require.Equal(t, strings.Join(lines[1:3], "\n")+"\n", mustRun(t, "", "consume", "-topic", "t", "-from", "1", "-n", "2", "-http", addr))

@@ -34,7 +34,12 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), nil, request, &t); err != nil {
 		return err
 	}
-	fmt.Fprintf(io.out, "created %s: %d partitions on %d nodes each\n", t.Name, t.Partitions, t.Replicas)
+	each := ""
+	if t.Partitions > 1 {
+		each = " each"
+	}
+	fmt.Fprintf(io.out, "created %s: %s on %s%s\n", t.Name,
+		plural(t.Partitions, "partition", "partitions"), plural(t.Replicas, "node", "nodes"), each)
 	return nil
 }
 
