@@ -8,16 +8,39 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// Formats, version 1. All integers are unsigned varints unless a size is
-// given; str is a varint length and that many bytes; nonce is 16 bytes.
+// Formats. All integers are unsigned varints unless a size is given; str is a
+// varint length and that many bytes; nonce is 16 bytes. The first byte is the
+// version.
+//
+// Between initial members:
 //
 //	Ask      = 1 kind(1) name:str nonce hash(32) process round [founding]   founding: AskShow, AskOffer
 //	Answer   = 1 kind(1) name:str nonce hash(32) process round [founding]   founding: AnswerGenesis
-//	State    = 1 flags(1: 1 renounced, 2 adopted) bound:nonce n {left:nonce} [founding]
 //	founding = cluster id(16) founder:nonce n {name:str nonce addr:str}
 //
-// State is what the node's IDENTITY carries; it has that file's checksum.
-const formatVersion = 1
+// In the node's IDENTITY, which has a checksum:
+//
+//	State    = 1 flags(1: 1 renounced, 2 adopted) bound:nonce n {left:nonce} [founding]
+//	State    = 2 flags(1: 1 renounced, 4 joined)  bound:nonce n {left:nonce} [joined]
+//	joined   = cluster id(16) epoch node replica
+//
+// Version 2 is written only by a life that joined, so that a build that knows
+// version 1 alone can go on with every other directory. IDENTITY is replaced as
+// a whole: a crash leaves the state before or after, and a life that forgot that
+// it joined asks again and gets the same ids.
+//
+// Between members and who wants to be one:
+//
+//	JoinRequest    = 1 flags(1: 1 observer) name:str nonce addr:str newest
+//	MemberRequest  = 1 node nonce addr:str newest
+//	BacklogRequest = 1 flags(1: 1 draining) node nonce
+//	BacklogAnswer  = 1 flags(1: 1 draining) node nonce count
+//	Reply          = 1 kind(1) status(1) reason:str place leader addr:str nonce need
+//	place          = node replica cluster id(16) epoch n {node replica name:str addr:str}
+const (
+	formatVersion = 1
+	joinedVersion = 2 // of State
+)
 
 // Limits of the decoders: far above what genesis needs.
 const (
@@ -54,6 +77,7 @@ const (
 	AnswerGenesis      AnswerKind = 2 // there is one, this
 	AnswerRenounced    AnswerKind = 3 // shown another's genesis: this life will never found
 	AnswerNo           AnswerKind = 4 // not to this asker
+	AnswerMember       AnswerKind = 5 // in a cluster that this life joined: ask it to join
 )
 
 // Answer is a member's answer.
@@ -128,7 +152,7 @@ func DecodeAnswer(b []byte) (a Answer, err error) {
 	var kind byte
 	kind, a.Name, a.Nonce, a.Hash, a.Process, a.Round = r.head()
 	a.Kind = AnswerKind(kind)
-	if a.Kind < AnswerUnconfigured || a.Kind > AnswerNo {
+	if a.Kind < AnswerUnconfigured || a.Kind > AnswerMember {
 		r.fail("answer of kind %d", kind)
 	}
 	if a.Kind == AnswerGenesis {
@@ -141,12 +165,16 @@ func DecodeAnswer(b []byte) (a Answer, err error) {
 func (s State) Encode() []byte {
 	var flags byte
 	if s.Renounced {
-		flags |= 1
+		flags |= flagRenounced
 	}
 	if s.Adopted != nil {
-		flags |= 2
+		flags |= flagAdopted
 	}
-	b := append([]byte{formatVersion, flags}, s.Bound[:]...)
+	version := byte(formatVersion)
+	if s.Joined != nil {
+		version, flags = joinedVersion, flags|flagJoined
+	}
+	b := append([]byte{version, flags}, s.Bound[:]...)
 	b = binary.AppendUvarint(b, uint64(len(s.Left)))
 	for _, n := range s.Left {
 		b = append(b, n[:]...)
@@ -154,8 +182,18 @@ func (s State) Encode() []byte {
 	if s.Adopted != nil {
 		b = appendFounding(b, s.Adopted)
 	}
+	if s.Joined != nil {
+		b = appendJoined(b, s.Joined)
+	}
 	return b
 }
+
+// The flags of a State.
+const (
+	flagRenounced = 1
+	flagAdopted   = 2
+	flagJoined    = 4
+)
 
 // DecodeState reads what State.Encode wrote; no bytes are the zero State.
 func DecodeState(b []byte) (s State, err error) {
@@ -163,12 +201,14 @@ func DecodeState(b []byte) (s State, err error) {
 		return State{}, nil
 	}
 	r := reader{b: b}
-	r.version()
-	flags := r.byte()
-	if flags > 3 {
-		r.fail("state with flags %#x", flags)
+	version, flags := r.byte(), r.byte()
+	switch {
+	case version == formatVersion && flags&^(flagRenounced|flagAdopted) == 0:
+	case version == joinedVersion && flags&^flagRenounced == flagJoined:
+	default:
+		r.fail("state of version %d with flags %#x, this build knows version %d", version, flags, joinedVersion)
 	}
-	s.Renounced = flags&1 != 0
+	s.Renounced = flags&flagRenounced != 0
 	r.take(s.Bound[:])
 	n := r.count(maxLeft, len(raftlog.Nonce{}))
 	for range n {
@@ -176,8 +216,11 @@ func DecodeState(b []byte) (s State, err error) {
 		r.take(nonce[:])
 		s.Left = append(s.Left, nonce)
 	}
-	if flags&2 != 0 {
+	if flags&flagAdopted != 0 {
 		s.Adopted = r.founding()
+	}
+	if flags&flagJoined != 0 {
+		s.Joined = r.joined()
 	}
 	return s, r.end()
 }

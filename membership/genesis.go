@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +27,7 @@ type Caller interface {
 type GenesisConfig struct {
 	Cluster string
 	Name    string // of this node, one of Peers
-	Peers   []Peer // the initial members, this node included
+	Peers   []Peer // the initial members, this node included; none: it only joins
 	Nonce   raftlog.Nonce
 	State   State // as saved last
 	// Save makes a state durable, the directory entry included, before it returns.
@@ -59,11 +60,12 @@ func (c GenesisConfig) withDefaults() GenesisConfig {
 }
 
 // NotListedError says that a cluster exists and this life of the node is not
-// in it: its disk was wiped or replaced. It is Refused; the node cannot take
-// part before nodes can join a running cluster.
+// in its genesis: its disk was wiped or replaced. It has to join; see Enter. It
+// is Refused.
 type NotListedError struct {
 	Name  string
 	Nonce raftlog.Nonce
+	Addrs []string // of those in the cluster, as far as known
 }
 
 func (e *NotListedError) Error() string {
@@ -79,12 +81,14 @@ type Genesis struct {
 	cfg     GenesisConfig
 	process uint64
 	wake    chan struct{} // a state that Run waits for may have come
+	adopted chan struct{} // closed when a genesis is adopted
 
 	mu struct {
 		sync.Mutex
 		member    *Member
 		broken    error // Save failed: nothing may be said any more
 		notListed bool
+		others    []string // addresses in a genesis that does not list this life
 		obstacles []Obstacle
 	}
 	// waiting is Waiting's answer as of the last change. It is taken under mu or
@@ -97,17 +101,45 @@ type Genesis struct {
 
 // NewGenesis prepares genesis; nothing is asked before Run.
 func NewGenesis(cfg GenesisConfig) *Genesis {
-	g := &Genesis{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1)}
+	g := &Genesis{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1), adopted: make(chan struct{})}
 	var p [8]byte
 	cfg.Random(p[:])
 	for _, b := range p {
 		g.process = g.process<<8 | uint64(b)
 	}
 	g.mu.member = NewMember(cfg.Cluster, cfg.Name, cfg.Nonce, cfg.Peers, cfg.State)
-	g.mu.notListed = cfg.State.Renounced
+	g.mu.notListed = cfg.State.Renounced || len(cfg.Peers) == 0
+	if cfg.State.Adopted != nil {
+		close(g.adopted)
+	}
 	g.noteLocked()
 	return g
 }
+
+// State returns what this life remembers, as saved last.
+func (g *Genesis) State() State {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.member.State
+}
+
+// Join makes this life part of a cluster that took it in, durably. It returns
+// ErrAdopted if a genesis that lists this life was adopted first, and the error
+// of a failed Save.
+func (g *Genesis) Join(j Joined) error {
+	joined := false
+	err := g.saved(func(m *Member) (changed bool) {
+		joined, changed = m.Join(j)
+		return changed
+	})
+	if err == nil && !joined {
+		return ErrAdopted
+	}
+	return err
+}
+
+// ErrAdopted: this life is part of a cluster already. It is Refused.
+var ErrAdopted = raftlog.Refused(errors.New("membership: this life is part of a cluster already"))
 
 // Adopted returns the genesis that this life is part of, or nil.
 func (g *Genesis) Adopted() *Founding {
@@ -135,12 +167,14 @@ func (g *Genesis) noteLocked() {
 
 func (g *Genesis) reasonLocked() string {
 	switch {
-	case g.mu.member.State.Adopted != nil:
+	case g.mu.member.State.Belongs():
 		return ""
 	case g.mu.broken != nil:
 		return "the data directory failed: " + g.mu.broken.Error()
+	case len(g.cfg.Peers) == 0:
+		return "waiting for a running cluster to take this node in"
 	case g.mu.notListed:
-		return "a cluster exists that does not list this life of the node: its data directory is new or was wiped"
+		return "a cluster exists that does not list this life of the node: its data directory is new or was wiped; asking to join"
 	case len(g.mu.obstacles) == 0:
 		return "waiting for " + g.mu.member.peers[0].Name + " to found the cluster"
 	}
@@ -174,6 +208,9 @@ func (g *Genesis) saved(change func(m *Member) (changed bool)) error {
 		g.mu.broken = fmt.Errorf("membership: save the state of genesis: %w", err)
 		return g.mu.broken
 	}
+	if before.Adopted == nil && g.mu.member.State.Adopted != nil {
+		close(g.adopted)
+	}
 	return nil
 }
 
@@ -200,7 +237,7 @@ func (g *Genesis) HandleCall(ctx context.Context, req []byte) ([]byte, error) {
 			ask.Kind = AskGenesis // another founder came first meanwhile
 		}
 		answer, changed = m.Answer(ask)
-		g.mu.notListed = m.State.Renounced
+		g.mu.notListed = g.mu.notListed || m.State.Renounced
 		return changed
 	})
 	if err != nil {
@@ -214,13 +251,13 @@ func (g *Genesis) HandleCall(ctx context.Context, req []byte) ([]byte, error) {
 func (g *Genesis) recognise(ctx context.Context, ask Ask) (bound raftlog.Nonce, err error) {
 	g.mu.Lock()
 	bound = g.mu.member.State.Bound
-	strange := g.mu.member.Strange(ask)
+	if !g.mu.member.Strange(ask) {
+		g.mu.Unlock()
+		return bound, nil
+	}
 	founder := g.mu.member.peers[0]
 	back := g.mu.member.Ask(g.process, 0)
 	g.mu.Unlock()
-	if !strange {
-		return bound, nil
-	}
 	back.Kind = AskGenesis
 	a, err := g.ask(ctx, founder.Addr, back)
 	if err != nil {
@@ -291,6 +328,15 @@ func (g *Genesis) once(ctx context.Context, number uint64) (*Founding, error) {
 		if err := g.learn(ctx, f); err != nil {
 			g.cfg.Logger.Debug("genesis of a peer not adopted", zap.Error(err))
 		}
+		if f, err := g.verdict(); f != nil || err != nil || !round.Exists() {
+			return f, err
+		}
+		// It may not adopt it, for the sake of a founder that is not there any more.
+	}
+	if round.Exists() {
+		if err := g.handOver(); err != nil {
+			return nil, err
+		}
 		return g.verdict()
 	}
 	var founded *Founding
@@ -314,6 +360,34 @@ func (g *Genesis) once(ctx context.Context, number uint64) (*Founding, error) {
 		g.askAll(ctx, peers, offer)
 	}
 	return g.verdict()
+}
+
+// look asks the other initial members once for a genesis, without wishing to
+// found one. A life that joins goes on to do so: it may be listed in a genesis
+// that cannot elect without it.
+func (g *Genesis) look(ctx context.Context) {
+	g.mu.Lock()
+	peers, ask := g.mu.member.peers, g.mu.member.Ask(g.process, 0)
+	g.mu.Unlock()
+	ask.Kind = AskGenesis
+	for _, a := range g.askAll(ctx, peers, ask) {
+		if a == nil || a.Kind != AnswerGenesis {
+			continue
+		}
+		if err := g.learn(ctx, a.Founding); err != nil {
+			g.cfg.Logger.Debug("genesis of a peer not adopted", zap.Error(err))
+		}
+	}
+}
+
+// handOver is what a member does that met a cluster which nobody could show it
+// the genesis of: it never founds from now on, and joins. If that genesis lists
+// it, the cluster knows its nonce and tells it its place.
+func (g *Genesis) handOver() error {
+	return g.saved(func(m *Member) (changed bool) {
+		g.mu.notListed = true
+		return m.renounce()
+	})
 }
 
 // notReached records that this node's own address does not lead to it.
@@ -341,7 +415,7 @@ func (g *Genesis) verdict() (*Founding, error) {
 	case g.mu.broken != nil:
 		return nil, g.mu.broken
 	case g.mu.notListed:
-		return nil, &NotListedError{g.cfg.Name, g.cfg.Nonce}
+		return nil, &NotListedError{g.cfg.Name, g.cfg.Nonce, slices.Clone(g.mu.others)}
 	}
 	return nil, nil
 }
@@ -378,6 +452,14 @@ func (g *Genesis) ask(ctx context.Context, addr string, ask Ask) (*Answer, error
 
 var errOtherFounder = errors.New("membership: this node last answered another founder, which has not renounced")
 
+func (g *Genesis) noteOthersLocked(f *Founding) {
+	for _, m := range f.Members {
+		if !slices.Contains(g.mu.others, m.Addr) {
+			g.mu.others = append(g.mu.others, m.Addr)
+		}
+	}
+}
+
 // learn takes a genesis, showing it first to the founder that was answered
 // last if that is another.
 func (g *Genesis) learn(ctx context.Context, f *Founding) error {
@@ -385,7 +467,10 @@ func (g *Genesis) learn(ctx context.Context, f *Founding) error {
 	var renounced raftlog.Nonce
 	take := func(m *Member) (changed bool) {
 		learned, changed = m.Learn(f, renounced)
-		g.mu.notListed = m.State.Renounced
+		if learned == LearnedNotListed {
+			g.mu.notListed = true
+			g.noteOthersLocked(f)
+		}
 		return changed
 	}
 	if err := g.saved(take); err != nil || learned != LearnedShow {
@@ -403,7 +488,7 @@ func (g *Genesis) learn(ctx context.Context, f *Founding) error {
 	switch {
 	case a.Kind == AnswerGenesis && a.Founding != nil:
 		f = a.Founding // that life has founded, too: it is the one to follow
-	case a.Kind == AnswerRenounced:
+	case a.Kind == AnswerRenounced, a.Kind == AnswerMember: // who joined has not founded, and never will
 		renounced = a.Nonce
 	}
 	if err := g.saved(take); err != nil {

@@ -75,8 +75,25 @@ type State struct {
 	Bound     raftlog.Nonce   // the founder that it answered last
 	Left      []raftlog.Nonce // founders that it answered before; never again
 	Renounced bool            // it saw a cluster that does not list it
-	Adopted   *Founding
+	// At most one of these is set, once, for good.
+	Adopted *Founding
+	Joined  *Joined
 }
+
+// Place returns what a life is in its cluster; ok is false if it is in none yet.
+func (s State) Place(name string, nonce raftlog.Nonce) (j Joined, ok bool) {
+	if s.Joined != nil {
+		return *s.Joined, true
+	}
+	if s.Adopted == nil {
+		return Joined{}, false
+	}
+	node, ok := s.Adopted.Node(name, nonce)
+	return Joined{ClusterID: s.Adopted.ClusterID, Node: node, Replica: raftlog.ReplicaID(node)}, ok
+}
+
+// Belongs reports whether the life is part of a cluster.
+func (s State) Belongs() bool { return s.Adopted != nil || s.Joined != nil }
 
 // Member is one initial member's part in genesis. It is pure: every method
 // returns what to say and whether State changed; a changed State must be
@@ -90,9 +107,10 @@ type Member struct {
 	State   State
 }
 
-// NewMember returns the member self of peers, in the life nonce.
+// NewMember returns the member name of peers, in the life nonce. Without peers
+// it is no initial member: it never founds, and only answers.
 func NewMember(cluster, name string, nonce raftlog.Nonce, peers []Peer, state State) *Member {
-	m := &Member{cluster: cluster, nonce: nonce, peers: sorted(peers), hash: ListHash(cluster, peers), State: state}
+	m := &Member{cluster: cluster, self: Peer{Name: name}, nonce: nonce, peers: sorted(peers), hash: ListHash(cluster, peers), State: state}
 	for _, p := range m.peers {
 		if p.Name == name {
 			m.self = p
@@ -103,7 +121,7 @@ func NewMember(cluster, name string, nonce raftlog.Nonce, peers []Peer, state St
 
 // Founds reports whether this member is the one that may found.
 func (m *Member) Founds() bool {
-	return m.peers[0].Name == m.self.Name && !m.State.Renounced && m.State.Adopted == nil
+	return len(m.peers) > 0 && m.peers[0].Name == m.self.Name && !m.State.Renounced && !m.State.Belongs()
 }
 
 // Ask is the request that this member sends to its peers in a round. A probe
@@ -124,6 +142,10 @@ func (m *Member) Answer(ask Ask) (answer Answer, changed bool) {
 		answer.Founding = g
 		return answer, false
 	}
+	if m.State.Joined != nil {
+		answer.Kind = AnswerMember
+		return answer, false
+	}
 	switch ask.Kind {
 	case AskGenesis:
 		answer.Kind = AnswerUnconfigured
@@ -142,7 +164,7 @@ func (m *Member) Answer(ask Ask) (answer Answer, changed bool) {
 // asked, and answer with that nonce: a late duplicate of a probe, from a life
 // that is gone, would bind this member to a founder that nobody can ask.
 func (m *Member) Strange(ask Ask) bool {
-	return ask.Kind == AskProbe && m.State.Adopted == nil && ask.Name != m.self.Name && ask.Nonce != m.State.Bound
+	return ask.Kind == AskProbe && len(m.peers) > 0 && !m.State.Belongs() && ask.Name != m.self.Name && ask.Nonce != m.State.Bound
 }
 
 // answerProbe remembers the founder. A founder that was left never gets an
@@ -154,7 +176,7 @@ func (m *Member) answerProbe(ask Ask, answer Answer) (Answer, bool) {
 		// this very life asking its own address, or somebody with its name.
 		return answer, false
 	}
-	if ask.Name != m.peers[0].Name || m.State.Renounced || slices.Contains(m.State.Left, ask.Nonce) {
+	if len(m.peers) == 0 || ask.Name != m.peers[0].Name || m.State.Renounced || slices.Contains(m.State.Left, ask.Nonce) {
 		answer.Kind = AnswerNo
 		return answer, false
 	}
@@ -193,7 +215,7 @@ func (m *Member) renounce() (changed bool) {
 type Learned uint8
 
 const (
-	// LearnedAdopted: this member is in the cluster now.
+	// LearnedAdopted: this member is in a cluster now.
 	LearnedAdopted Learned = iota + 1
 	// LearnedNotListed: there is a cluster, and this life is not in it.
 	LearnedNotListed
@@ -204,8 +226,11 @@ const (
 // Learn takes a genesis from an offer or an answer. renounced is the life that
 // said, shown this genesis, that it will never found.
 func (m *Member) Learn(f *Founding, renounced raftlog.Nonce) (l Learned, changed bool) {
-	if m.State.Adopted != nil {
+	if m.State.Belongs() {
 		return LearnedAdopted, false
+	}
+	if len(m.peers) == 0 {
+		return LearnedNotListed, false // no initial member, whatever it says
 	}
 	if _, ok := f.lists(m.self.Name, m.nonce); !ok {
 		return LearnedNotListed, m.renounce()
@@ -304,6 +329,27 @@ func (r *Round) Genesis() *Founding {
 		}
 	}
 	return nil
+}
+
+// Exists reports whether a peer that answered in this round is in a cluster that
+// it joined: it has no genesis to hand out, but there is a cluster.
+func (r *Round) Exists() bool {
+	for _, a := range r.answers {
+		if a.Kind == AnswerMember {
+			return true
+		}
+	}
+	return false
+}
+
+// Join makes this life part of a cluster that took it in. It reports whether it
+// is: a genesis that lists it may have come first.
+func (m *Member) Join(j Joined) (joined, changed bool) {
+	if m.State.Belongs() {
+		return m.State.Joined != nil && *m.State.Joined == j, false
+	}
+	m.State.Joined = &j
+	return true, true
 }
 
 // Equal reports whether two foundings are the same one.

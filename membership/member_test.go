@@ -89,7 +89,7 @@ func (w *world) send(from *life, to Peer, ask Ask, then func(Answer)) {
 
 // beginRound asks all, as Genesis.once does.
 func (w *world) beginRound(l *life) {
-	if l.m.State.Adopted != nil {
+	if l.m.State.Belongs() {
 		return
 	}
 	l.number++
@@ -122,11 +122,16 @@ func (w *world) beginRound(l *life) {
 func (w *world) endRound(l *life) {
 	r := l.round
 	l.round = nil
-	if r == nil || l.m.State.Adopted != nil {
+	if r == nil || l.m.State.Belongs() {
 		return
 	}
 	if f := r.Genesis(); f != nil {
 		w.learn(l, f)
+	}
+	if !l.m.State.Belongs() && r.Exists() {
+		l.m.renounce()
+	}
+	if r.Genesis() != nil || r.Exists() {
 		return
 	}
 	w.ids++
@@ -148,7 +153,7 @@ func (w *world) learn(l *life, f *Founding) {
 	w.send(l, w.peers[0], show, func(a Answer) {
 		if a.Kind == AnswerGenesis {
 			l.m.Learn(a.Founding, raftlog.Nonce{})
-		} else if a.Kind == AnswerRenounced {
+		} else if a.Kind == AnswerRenounced || a.Kind == AnswerMember {
 			l.m.Learn(f, a.Nonce)
 		}
 	})
@@ -188,6 +193,39 @@ func (w *world) deliver(i int, twice bool) {
 	})
 }
 
+// elects reports whether a cluster has a majority of its first members, and so a
+// leader that takes others in. A member that never heard of its genesis counts if
+// it joined.
+func (w *world) elects(id raftlog.ClusterID) bool {
+	var f *Founding
+	for _, l := range append(w.all(), w.gone...) {
+		if a := l.m.State.Adopted; a != nil && a.ClusterID == id {
+			f = a
+		}
+	}
+	n := 0
+	for _, p := range w.peers {
+		m := w.lives[p.Addr].m
+		if _, ok := f.lists(m.self.Name, m.nonce); ok && m.State.Belongs() {
+			n++
+		}
+	}
+	return n > len(f.Members)/2
+}
+
+// join has a life that renounced join the cluster that its peers are in.
+func (w *world) join(l *life) {
+	if l.m.State.Belongs() || !l.m.State.Renounced {
+		return
+	}
+	for _, p := range w.peers {
+		if j, ok := w.lives[p.Addr].m.State.Place(p.Name, w.lives[p.Addr].m.nonce); ok && w.elects(j.ClusterID) {
+			l.m.Join(Joined{ClusterID: j.ClusterID, Node: 99, Replica: 99})
+			return
+		}
+	}
+}
+
 func (w *world) restart(l *life) {
 	l.process++
 	l.round = nil
@@ -203,7 +241,14 @@ func (w *world) wipe(addr string) {
 // check is J2: never two clusters among the lives that have their disks.
 func (w *world) check() error {
 	var first *Founding
+	var joined raftlog.ClusterID
 	for _, l := range w.all() {
+		if j := l.m.State.Joined; j != nil {
+			if !joined.IsZero() && joined != j.ClusterID {
+				return fmt.Errorf("two clusters were joined: %v and %v", joined, j.ClusterID)
+			}
+			joined = j.ClusterID
+		}
 		f := l.m.State.Adopted
 		if f == nil {
 			continue
@@ -215,6 +260,9 @@ func (w *world) check() error {
 			return fmt.Errorf("two clusters: %v and %v", first.ClusterID, f.ClusterID)
 		}
 		first = f
+	}
+	if first != nil && !joined.IsZero() && first.ClusterID != joined {
+		return fmt.Errorf("two clusters: %v and, joined, %v", first.ClusterID, joined)
 	}
 	return nil
 }
@@ -233,6 +281,8 @@ func (w *world) step(wipes *int) {
 	case n < 28 && *wipes > 0:
 		*wipes--
 		w.wipe(w.peers[w.rng.IntN(len(w.peers))].Addr)
+	case n < 31 && n >= 29:
+		w.join(w.lives[w.peers[w.rng.IntN(len(w.peers))].Addr])
 	case n < 29 && len(w.outside) == 0:
 		w.outside = append(w.outside, w.newLife(w.peers[w.rng.IntN(len(w.peers))].Name))
 	case n < 36 && len(w.wires) > 0:
@@ -263,6 +313,7 @@ func (w *world) settle() {
 			for len(w.wires) > 0 {
 				w.deliver(0, false)
 			}
+			w.join(l)
 		}
 	}
 }
@@ -284,18 +335,24 @@ func TestGenesisNeverMakesTwoClusters(t *testing.T) {
 		w.settle()
 		require.NoError(t, w.check(), "seed %d after settling", seed)
 		in := 0
+		var cluster raftlog.ClusterID
 		for _, l := range w.all() {
-			if l.m.State.Adopted != nil {
+			if j, ok := l.m.State.Place(l.m.self.Name, l.m.nonce); ok {
 				in++
+				cluster = j.ClusterID
 			}
 		}
-		if len(w.gone) == 0 {
+		switch {
+		case len(w.gone) == 0:
 			require.Equal(t, len(w.peers), in, "seed %d: nobody lost a disk, all must be in", seed)
-		} else {
+		case in > 0 && w.elects(cluster):
 			wiped++
-			// Whoever can know that there is a cluster is in it or knows that it
-			// is out. Two wipes of the founder's disk may leave a member bound to
-			// a life that nobody can ask any more: it waits for a person.
+			require.Equal(t, len(w.peers), in, "seed %d: there is a cluster with a leader, all must be in", seed)
+		case in > 0:
+			wiped++
+			// No majority of its first members is left. Whoever can know of the
+			// cluster knows that it is out. Two wipes of the founder's disk may leave
+			// a member bound to a life that nobody can ask any more.
 			founders := 0
 			for _, l := range w.gone {
 				if l.m.self == w.peers[0] {
@@ -303,8 +360,8 @@ func TestGenesisNeverMakesTwoClusters(t *testing.T) {
 				}
 			}
 			for _, l := range w.all() {
-				f := l.m.State.Adopted
-				require.True(t, f != nil || l.m.State.Renounced || in == 0 || founders > 1, "seed %d: %s neither in nor told that it is out", seed, l.m.self.Name)
+				s := l.m.State
+				require.True(t, s.Belongs() || s.Renounced || founders > 1, "seed %d: %s neither in nor told that it is out", seed, l.m.self.Name)
 			}
 		}
 		if in > 0 {

@@ -1,0 +1,293 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+)
+
+// Step is what is to be done next for a member that leaves.
+type Step uint8
+
+const (
+	// StepNone: it does not leave.
+	StepNone Step = iota
+	// StepDrain: it was replaced by a new life: mark it draining.
+	StepDrain
+	// StepMove: partitions are still to be moved off it.
+	StepMove
+	// StepBacklog: its backlog is not zero, or not known: ask it.
+	StepBacklog
+	// StepTransfer: it leads group 1: hand leadership over. The next leader goes on.
+	StepTransfer
+	// StepMark: mark it leaving; from then on nothing takes it back.
+	StepMark
+	// StepLeave: take it out of the configuration, by Change.
+	StepLeave
+	// StepRemove: remove its record, and write the tombstone.
+	StepRemove
+	// StepWait: nothing can be done now; Reason says why.
+	StepWait
+)
+
+func (s Step) String() string {
+	names := [...]string{"none", "mark it draining", "move its partitions", "deliver its backlog", "hand leadership over",
+		"mark it leaving", "take it out of the configuration", "remove its record", "wait"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("step(%d)", uint8(s))
+}
+
+// Next is the next step of a member that leaves.
+type Next struct {
+	Step   Step
+	Reason string
+	Change raftlog.Change // StepLeave
+	// Blocked: waiting will not help; a person must add nodes, or force it.
+	Blocked bool
+}
+
+// Backlog is what a node answered when it was asked for its backlog: produces
+// that it accepted and has not answered.
+type Backlog struct {
+	Asked bool // it was asked
+	Known bool // it answered, knowing that it is draining
+	Count uint64
+}
+
+// NextStep decides what is to be done next for a member (D1):
+//
+//	draining -> partitions moved off -> backlog zero -> leadership handed off
+//	-> leaving -> out of the configuration -> record removed, tombstone written
+//
+// It looks at facts alone, so whoever leads goes on where the last leader
+// stopped. The mark "leaving" is what a cancel races: it is in group 1's own log
+// before the configuration changes, so either the cancel comes first and nothing
+// is removed, or it is refused. An un-drained node is never taken out.
+//
+// A life that was replaced by a new one of its name goes the same way, as long
+// as it is silent: nobody is there to be asked for a backlog, and its partitions
+// are moved while it leaves. Its vote passes to the new life (Promote).
+func NextStep(f *Facts, node raftlog.NodeID, b Backlog) Next {
+	k := f.member(node)
+	if k == nil || !f.Leads {
+		return Next{}
+	}
+	replaced := f.successor(node) != nil
+	switch {
+	case !k.Liveness.Draining() && !replaced:
+		return Next{}
+	case k.Liveness.Departure == metastore.Leaves:
+		return f.leaving(k, replaced)
+	case replaced && !f.replaceable(k):
+		return Next{Step: StepWait, Reason: "a new life took its place, and it is not silent"}
+	case replaced && !k.Liveness.Draining():
+		return Next{Step: StepDrain}
+	case replaced:
+		return Next{Step: StepMark}
+	}
+	return f.draining(k, b)
+}
+
+// draining is the part of the way that can be taken back.
+func (f *Facts) draining(k *Known, b Backlog) Next {
+	forced := k.Liveness.Departure == metastore.DrainsForced
+	switch {
+	case k.Assigned > 0:
+		return Next{Step: StepMove, Reason: fmt.Sprintf("%d partition replicas are to be moved", k.Assigned)}
+	case b.Known && b.Count > 0:
+		return Next{Step: StepBacklog, Reason: fmt.Sprintf("it has %d produces to answer", b.Count)}
+	case !b.Known && k.Liveness.Dead && !forced:
+		return Next{Step: StepBacklog, Blocked: true, Reason: "it is dead and cannot say whether it has answered all produces: force it, or bring it back"}
+	case !b.Known && !(forced && b.Asked):
+		return Next{Step: StepBacklog, Reason: "it has not said yet whether it has answered all produces"}
+	}
+	if k.Seat == SeatNone {
+		return Next{Step: StepMark}
+	}
+	// Leadership is not handed over before the rest is possible: it would come
+	// back, and go again.
+	next := f.leave(k, forced)
+	switch {
+	case next.Step == StepWait:
+		return next
+	case k.Self:
+		return Next{Step: StepTransfer}
+	}
+	return Next{Step: StepMark}
+}
+
+// leaving is the part of the way that only goes forward.
+func (f *Facts) leaving(k *Known, replaced bool) Next {
+	switch {
+	case k.Seat == SeatNone && k.Assigned > 0:
+		return Next{Step: StepMove, Reason: fmt.Sprintf("%d partition replicas are to be moved", k.Assigned)}
+	case k.Seat == SeatNone && !f.ConfSafe:
+		// A majority that does not know yet that it is out may need its vote.
+		return Next{Step: StepWait, Reason: "a majority does not yet durably know the configuration without it"}
+	case k.Seat == SeatNone:
+		return Next{Step: StepRemove}
+	case k.Self: // it became the leader after it was marked
+		return Next{Step: StepTransfer}
+	case replaced && !f.replaceable(k):
+		return Next{Step: StepWait, Reason: "a new life took its place, and it is not silent"}
+	case k.Seat == SeatVoter && f.heir(k) != nil:
+		return Next{Step: StepWait, Reason: "its vote passes to the life that replaces it"}
+	}
+	return f.leave(k, true) // the floor was judged when it was marked
+}
+
+// leave takes a member out of the configuration; a standby gets its vote in the
+// same change, if there is one (J18).
+func (f *Facts) leave(k *Known, forced bool) Next {
+	if ok, why := f.steady(); !ok {
+		return Next{Step: StepWait, Reason: why}
+	}
+	change := raftlog.Change{Remove: []raftlog.ReplicaID{k.Replica}}
+	if k.Seat == SeatLearner {
+		return Next{Step: StepLeave, Change: change} // learners count to no floor (D2)
+	}
+	if s := f.standby(); s != nil {
+		change.Voters = []raftlog.ReplicaID{s.Replica}
+	}
+	after := f.after(change)
+	left := len(after.Voters) - f.leavers(after.Voters)
+	switch {
+	case len(after.Voters) == 0:
+		return Next{Step: StepWait, Blocked: true, Reason: "it is the last voter"}
+	case left < f.Rules.MinVoters && !forced:
+		return Next{Step: StepWait, Blocked: true, Reason: fmt.Sprintf("%d voters would be left, at least %d must be: add a node, or force it", left, f.Rules.MinVoters)}
+	case !f.quorum(after, f.alive):
+		return Next{Step: StepWait, Reason: fmt.Sprintf("too few of the %d voters that would be left are alive", len(after.Voters))}
+	}
+	return Next{Step: StepLeave, Change: change}
+}
+
+// leavers counts the voters that are marked leaving, and have no heir.
+func (f *Facts) leavers(voters []raftlog.ReplicaID) (n int) {
+	for _, r := range voters {
+		if k := f.byReplica(r); k != nil && k.Liveness.Departure == metastore.Leaves && f.heir(k) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Plan says what a decommission of a member would do, and what blocks it, in
+// order. It changes nothing.
+type Plan struct {
+	Node    raftlog.NodeID
+	Steps   []Step
+	Blocked []string
+}
+
+// PlanDecommission makes the plan of a member, forced or not. ErrNoMember
+// (Refused) if there is no such member.
+func PlanDecommission(f *Facts, node raftlog.NodeID, force bool) (Plan, error) {
+	p := Plan{Node: node}
+	if f.member(node) == nil {
+		return p, raftlog.Refused(fmt.Errorf("%w: %v", ErrNoMember, node))
+	}
+	g := *f // the facts as they would be, one step after the other
+	g.Members = slices.Clone(f.Members)
+	k := g.member(node)
+	switch {
+	case k.Liveness.Departure == metastore.Leaves:
+	case force:
+		k.Liveness.Departure = metastore.DrainsForced
+	case k.Liveness.Departure == metastore.Stays:
+		k.Liveness.Departure = metastore.Drains
+	}
+	var b Backlog
+	for range 10 {
+		n := NextStep(&g, node, b)
+		if n.Blocked {
+			p.Blocked = append(p.Blocked, n.Reason)
+		}
+		if n.Step == StepWait {
+			if !n.Blocked {
+				p.Blocked = append(p.Blocked, n.Reason)
+			}
+			return p, nil
+		}
+		p.Steps = append(p.Steps, n.Step)
+		switch n.Step {
+		case StepMove:
+			k.Assigned = 0
+		case StepBacklog:
+			if n.Blocked {
+				return p, nil
+			}
+			b.Known, b.Count = true, 0
+		case StepMark:
+			k.Liveness.Departure = metastore.Leaves
+		case StepTransfer:
+			k.Self = false
+			g.elect(k)
+		case StepLeave:
+			g.Conf = g.after(n.Change)
+			k.Seat = SeatNone
+		case StepRemove:
+			return p, nil
+		}
+	}
+	return p, nil
+}
+
+// elect makes another live voter the leader, in a plan.
+func (f *Facts) elect(but *Known) {
+	for i := range f.Members {
+		if k := &f.Members[i]; k != but && k.Seat == SeatVoter && f.alive(k) {
+			k.Self = true
+			but.Silent = 0
+			return
+		}
+	}
+}
+
+// ErrNoMember: there is no member of this id. It comes as Refused.
+var ErrNoMember = errors.New("membership: no such member")
+
+// ForgetError says why a replica cannot be forgotten. It is Refused.
+type ForgetError struct {
+	Replica raftlog.ReplicaID
+	Reason  string
+}
+
+func (e *ForgetError) Error() string {
+	return fmt.Sprintf("membership: %v cannot be forgotten: %s", e.Replica, e.Reason)
+}
+
+// Unwrap makes the error match raftlog.ErrRefused.
+func (e *ForgetError) Unwrap() error { return raftlog.ErrRefused }
+
+// Forget decides whether a replica that is left over in the configuration of
+// group 1 may be taken out of it, and returns the change. It refuses, with a
+// *ForgetError, whatever has a member record or holds or is to hold a partition
+// (D6): such a member is decommissioned. assigned is the number of assignments,
+// planned ones too, that name the replica's node.
+func Forget(f *Facts, r raftlog.ReplicaID, assigned uint64) (raftlog.Change, error) {
+	refused := func(format string, args ...any) (raftlog.Change, error) {
+		return raftlog.Change{}, &ForgetError{r, fmt.Sprintf(format, args...)}
+	}
+	switch k := f.byReplica(r); {
+	case k != nil:
+		return refused("it is the member %q (%v): decommission it", k.Name, k.Node)
+	case assigned > 0:
+		return refused("its node has %d partition replicas", assigned)
+	case SeatOf(f.Conf, r) == SeatNone:
+		return refused("it is in no configuration")
+	}
+	if ok, why := f.steady(); !ok {
+		return raftlog.Change{}, raftlog.Retry(errors.New("membership: " + why))
+	}
+	c := raftlog.Change{Remove: []raftlog.ReplicaID{r}}
+	if !f.quorum(f.after(c), f.alive) {
+		return raftlog.Change{}, raftlog.Retry(errors.New("membership: too few of the voters that would be left are alive"))
+	}
+	return c, nil
+}

@@ -1,0 +1,40 @@
+package membership
+
+import (
+	"time"
+
+	"github.com/stelelog/stele/metastore"
+)
+
+// silentForVersion is how long a member is not heard at all by a leader before it
+// holds a new version of the cluster back no more.
+const silentForVersion = 10 * time.Minute
+
+// NextVersion returns the version that the cluster is to have, which may be the
+// present one: the newest that every member can be part of, by what it announced
+// in this leadership, which must include a majority of the voters. Skipping what
+// it cannot apply would make a member differ from the others (C9).
+//
+// A member that was not heard once in ten minutes of this leadership does not
+// count: before version 2 it could not be replaced, for ever. If it returns with
+// a build that is too old, that stops by itself and says so.
+func NextVersion(f *Facts) uint64 {
+	if !f.Leads {
+		return f.Version
+	}
+	var oldest metastore.CommandType
+	first := true
+	for i := range f.Members {
+		k := &f.Members[i]
+		if k.Announced == 0 && k.Silent >= silentForVersion {
+			continue
+		}
+		if first || k.Announced < oldest {
+			oldest, first = k.Announced, false
+		}
+	}
+	if !f.quorum(f.Conf, func(k *Known) bool { return k.Announced > 0 }) {
+		return f.Version
+	}
+	return max(f.Version, metastore.VersionOf(oldest))
+}
