@@ -59,6 +59,8 @@ func (v memView) liveness(n raftlog.NodeID) Liveness { return newTx(v).liveness(
 
 // TestVersionOneKnowsNothingOfVersionTwo: whatever is proposed, a cluster that
 // was not raised stays what the first release can go on from.
+//
+// Property: C9 (red: decide without allowedAt; open: real older builds)
 func TestVersionOneKnowsNothingOfVersionTwo(t *testing.T) {
 	for _, c := range goldenCommands() {
 		if c.kind() <= typeSetVersion {
@@ -95,6 +97,8 @@ func TestWhatABuildCanBePartOf(t *testing.T) {
 
 // TestALifeGetsOneNodeID: however often it asks, and whatever it says the second
 // time.
+//
+// Property: J5 (red: nonces not looked up; open: the join loop)
 func TestALifeGetsOneNodeID(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	first := v.do(t, joins(4)).(Member)
@@ -130,6 +134,8 @@ func TestALifeGetsOneNodeID(t *testing.T) {
 
 // TestANameIsTakenOverOnlyFromASilentLife: what is heard of the old life first
 // shuts the new one out, for good.
+//
+// Property: J17 (red: the stamp was not compared; the refused nonce was not kept; open: raft groups)
 func TestANameIsTakenOverOnlyFromASilentLife(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, beats(3, 700))
@@ -161,6 +167,8 @@ func TestANameIsTakenOverOnlyFromASilentLife(t *testing.T) {
 
 // TestARemovedLifeNeverReturns: neither by its node id nor by its nonce. Its name
 // does.
+//
+// Property: J17, D5, D7, H6 (red: no tombstone by nonce; none by node; open: raft groups, the old disk's restart, a restart of the leader)
 func TestARemovedLifeNeverReturns(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, joins(4))
@@ -187,6 +195,7 @@ func TestARemovedLifeNeverReturns(t *testing.T) {
 	require.Equal(t, removed, v.refuses(t, joins(4)), "the tombstone stays")
 }
 
+// Property: H6 (red: a heartbeat left the dead mark; took the departure back; one with the wrong nonce counted)
 func TestHeartbeats(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	require.Zero(t, v.liveness(1), "a genesis has heard nobody")
@@ -205,6 +214,7 @@ func TestHeartbeats(t *testing.T) {
 	require.ErrorIs(t, v.refuses(t, make(heartbeats, maxBatch+1)), raftlog.ErrRefused)
 }
 
+// Property: H4 (red: the stamp was not compared; a lower one of a leader whose clock is behind did not count)
 func TestADeadMarkOfAnOlderHeartbeatIsRefused(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, beats(1, 500))
@@ -224,6 +234,8 @@ func TestADeadMarkOfAnOlderHeartbeatIsRefused(t *testing.T) {
 
 // TestTheWayOut: a member can be called back until it leaves; only then may it
 // be taken out of the configuration and be removed.
+//
+// Property: D1 (red: a member that stays could be removed; one that leaves could be called back; the configuration was not looked at; open: backlog, leadership, crashes between the steps)
 func TestTheWayOut(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	depart := func(d Departure) setDeparture { return setDeparture{3, raftlog.Nonce{3}, d} }
@@ -255,6 +267,7 @@ func TestTheWayOut(t *testing.T) {
 	require.ErrorIs(t, v.refuses(t, removeMember{9}), ErrMemberNotFound)
 }
 
+// Property: D6 (red: the load was not looked at; the target of a move did not count; open: Forget)
 func TestAMemberThatHoldsSomethingIsNotRemoved(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, joins(4), createTopic{inc(1), "orders", TopicConfig{Partitions: 1, Replicas: 1}}, createTopic{inc(2), "mails", TopicConfig{Partitions: 1, Replicas: 1}})
@@ -273,6 +286,8 @@ func TestAMemberThatHoldsSomethingIsNotRemoved(t *testing.T) {
 
 // TestPlacementLeavesOutWhoIsOnTheWayOut: and the dead, as long as there are
 // enough others.
+//
+// Property: M1 (red: draining members got replicas; dead ones did; open: moves of existing partitions)
 func TestPlacementLeavesOutWhoIsOnTheWayOut(t *testing.T) {
 	create := func(n int, config TopicConfig) createTopic {
 		return createTopic{inc(n), fmt.Sprint("topic-", n), config}

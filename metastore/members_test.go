@@ -1,6 +1,7 @@
 package metastore
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -60,6 +61,7 @@ func TestOnlyTheLeaderJudges(t *testing.T) {
 	})
 }
 
+// Property: C9 (red: propose did not look; HandleCall did not; open: real older builds)
 func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		last := c.last()
@@ -68,9 +70,11 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 				continue
 			}
 			want := &ClusterVersionError{2, 1}
-			_, err := c.nodes[2].store.propose(t.Context(), cmd)
-			require.Equal(t, want, err)
-			_, err = c.nodes[1].store.lead(t.Context(), cmd)
+			for _, n := range c.nodes {
+				_, err := n.store.propose(t.Context(), cmd)
+				require.Equal(t, want, err)
+			}
+			_, err := c.nodes[1].store.lead(t.Context(), cmd)
 			require.Equal(t, want, err)
 			b, err := c.nodes[1].store.HandleCall(t.Context(), 2, MethodPropose, encodeCommand(cmd))
 			require.NoError(t, err)
@@ -89,6 +93,8 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 
 // TestANodeOfAnOlderReleaseStops: at the command that raises the version, and it
 // does not open what it does not know.
+//
+// Property: C9 (red: the limit was not given to decodeCommand; format.know with NewestCommand always; open: real older builds)
 func TestANodeOfAnOlderReleaseStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
@@ -114,7 +120,7 @@ func TestANodeOfAnOlderReleaseStops(t *testing.T) {
 		require.NoError(t, err, "a newer build goes on from where it stopped")
 		require.NoError(t, db.Apply([]raftlog.Entry{{Index: db.applied().Index + 1, Term: 2, Data: encodeCommand(setVersion{2})}}, make([]raftlog.Result, 1)))
 		require.NoError(t, db.db.close())
-		_, err = open(t.Context(), Config{FS: fs, Dir: "db", Node: 3, Replica: 13, Genesis: c.genesis, Caller: older, Newest: typeCreateLimited}, nil)
+		_, err = open(t.Context(), Config{FS: fs, Dir: "db", Node: 3, Replica: 13, Genesis: c.genesis, Caller: older, Newest: typeCreateLimited}, func(raftlog.GroupOptions) (group, error) { return nil, errors.New("it was opened") })
 		var newer *NewerStateError
 		require.ErrorAs(t, err, &newer)
 	})
@@ -128,6 +134,7 @@ type skewedClock struct {
 
 func (c skewedClock) Now() time.Time { return c.Clock.Now().Add(c.by) }
 
+// Property: H1 (red: each replica added something of its own to the stamp; open: heartbeats over a network)
 func TestReplicasWithSkewedClocksStoreEqualStamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
@@ -163,6 +170,7 @@ func TestReplicasWithSkewedClocksStoreEqualStamps(t *testing.T) {
 	})
 }
 
+// Property: H7 (red: every change of a member was loud; the end of a dead mark was quiet; open: routes of clients)
 func TestHeartbeatsWakeNobody(t *testing.T) {
 	inRaisedCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		leader := c.nodes[1].store
@@ -309,6 +317,7 @@ func TestMovesFromAnyNode(t *testing.T) {
 	})
 }
 
+// Property: J19 (red: the mark was not written; open: Config.InitialState)
 func TestManyNodesSeedOnce(t *testing.T) {
 	inRaisedCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		state := InitialState{map[string]string{"b": "2", "a": "1"}, []TopicSpec{{Name: "orders"}, {Name: "mails"}}}
