@@ -48,6 +48,30 @@ func TestWhoIsBehind(t *testing.T) {
 	require.Equal(t, leader.core.Status().Applied, b.cores[3].core.Status().Applied)
 }
 
+// A log is trimmed and nothing is applied any more, since that takes the
+// follower that needs what is gone.
+//
+// Property: R24 (red: where the log begins told with what is applied alone)
+func TestBehindALogThatWasTrimmedSince(t *testing.T) {
+	b := newBench(t, CoreOptions{KeepBytes: 1}, 1, 2, 3)
+	leader := b.elect(1)
+	b.drop = func(m anyMessage) bool { return m.GetTo() == 3 }
+	for i := range 5 {
+		leader.core.Propose(ProposalID(i+1), []byte{byte(i)})
+		b.settle()
+	}
+	leader.log.start, leader.log.entries = leader.core.Status().Applied, nil
+	b.drop = func(m anyMessage) bool { return m.GetTo() == 2 }
+	b.tick(1, 3)
+	require.Equal(t, []ReplicaID{3}, leader.behind)
+	require.Equal(t, leader.log.start, leader.core.Status().LogStart)
+	require.NoError(t, leader.core.Failed())
+	b.install(3, 1)
+	leader.core.Propose(6, []byte("x"))
+	b.tick(1, 4)
+	require.Contains(t, leader.owned, ProposalID(6))
+}
+
 // What a replica vouches for is durable, and known to be committed durably; it
 // goes to the leader of its term alone, not before the term is durable.
 //

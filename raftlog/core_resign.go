@@ -74,6 +74,7 @@ func (c *Core) yield() {
 	}
 	if stalled || y.resigned {
 		y.muted = c.othersVote()
+		y.resigned = y.resigned && y.muted // the last other voter may have gone since
 		return
 	}
 	y.tried, y.until = y.tried[:0], c.ticks+yieldAgain*c.opts.ElectionTicks

@@ -110,6 +110,27 @@ func TestResignWithoutATarget(t *testing.T) {
 	require.ErrorAs(t, b.cores[2].core.Resign(), &elsewhere)
 }
 
+// The last other voter goes while the leader is on its way out: it stays.
+//
+// Property: R16 (red: a resignation that outlives the last other voter)
+func TestResignBesideTheLastRemoval(t *testing.T) {
+	b := newBench(t, CoreOptions{}, 1, 2)
+	leader := b.elect(1)
+	id := leader.begin(Change{ID: wish(1), Remove: []ReplicaID{2}})
+	b.drop = func(m anyMessage) bool { return m.GetType() == pb.MsgTimeoutNow || m.GetType() == pb.MsgAppResp }
+	b.settle()
+	require.NoError(t, leader.core.Resign())
+	b.drop = func(m anyMessage) bool { return m.GetType() == pb.MsgTimeoutNow }
+	for range 40 {
+		b.tick(1, 1)
+	}
+	require.NoError(t, leader.changes[id].Err)
+	require.Equal(t, []ReplicaID{1}, leader.core.Status().Conf.Voters)
+	leader.core.Propose(1, []byte("alone"))
+	b.settle()
+	require.Equal(t, []ProposalID{1}, leader.owned)
+}
+
 // Cut off from all, it steps down all the same.
 func TestResignAlone(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)

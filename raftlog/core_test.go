@@ -44,6 +44,7 @@ type bencher struct {
 // memoryLog is a partition log in memory.
 type memoryLog struct {
 	entries []storage.Entry
+	start   Index
 	err     error
 	reads   int
 }
@@ -61,6 +62,10 @@ func (l *memoryLog) Entries(lo, hi Index, maxBytes int) ([]storage.Entry, error)
 		}
 	}
 	return out, nil
+}
+
+func (l *memoryLog) Position() storage.LogPosition {
+	return storage.LogPosition{StartIndex: l.start, StartTerm: 2}
 }
 
 func (l *memoryLog) Term(i Index) (Term, error) {

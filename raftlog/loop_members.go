@@ -49,10 +49,13 @@ func (l *loop) checkTransfers(g *Group) {
 	}
 	kept := g.loop.transfers[:0]
 	for _, t := range g.loop.transfers {
-		if t.resign && s.Role.IsLeader() {
-			kept = append(kept, t)
-		} else {
+		switch {
+		case !t.resign || !s.Role.IsLeader():
 			t.done <- err
+		case g.loop.core.yielding.resigned:
+			kept = append(kept, t)
+		default: // no other voter is left
+			t.done <- Retry(ErrNoTarget)
 		}
 	}
 	clear(g.loop.transfers[len(kept):])

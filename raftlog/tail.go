@@ -16,6 +16,8 @@ type OlderLog interface {
 	Entries(lo, hi Index, maxBytes int) ([]storage.Entry, error)
 	// Term returns the term of entry i.
 	Term(i Index) (Term, error)
+	// Position says where the log begins by now.
+	Position() storage.LogPosition
 }
 
 // tail is the durable end of a replica's log in memory, and raft's view of its
@@ -132,7 +134,7 @@ func (t *tail) readOlder(lo, hi Index, maxSize uint64) ([]*pb.Entry, error) {
 	}
 	entries, err := t.older.Entries(lo, hi, limit)
 	if err != nil || len(entries) == 0 || entries[0].Index != lo {
-		t.olderErr = &OlderReadError{Index: lo, Cause: err}
+		t.failed(lo, err)
 		return nil, raft.ErrCompacted
 	}
 	return toRaftEntries(entries), nil
@@ -154,10 +156,21 @@ func (t *tail) Term(i uint64) (uint64, error) {
 	default:
 		term, err := t.older.Term(index)
 		if err != nil {
-			t.olderErr = &OlderReadError{Index: index, Cause: err}
+			t.failed(index, err)
 			return 0, raft.ErrCompacted
 		}
 		return uint64(term), nil
+	}
+}
+
+// failed notes why entry i could not be read: it may have been let go since
+// this was last told where the log begins, which is when something is applied.
+// That may never come: a leader may need the follower that wants the entry.
+func (t *tail) failed(i Index, cause error) {
+	pos := t.older.Position()
+	t.trimmed(pos.StartIndex, pos.StartTerm)
+	if i > t.start {
+		t.olderErr = &OlderReadError{Index: i, Cause: cause}
 	}
 }
 

@@ -3,7 +3,6 @@ package sim
 import (
 	"slices"
 
-	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
 
@@ -29,7 +28,7 @@ func (r *replica) opened(st storage.ReplicaState) {
 		w.violate("R25", "%s: shows a high watermark before a leader taught it", r.name)
 	}
 	r.last.Term, r.last.Vote, r.last.Commit = s.Term, s.Vote, s.Commit
-	if end := r.said.last(); end > 1 && !slices.Contains(r.g.logs[end], seenEntry{r.said.term(end), r.said.hash(end)}) {
+	if end := r.said.last(); end > r.said.base && !slices.Contains(r.g.logs[end], seenEntry{r.said.term(end), r.said.hash(end)}) {
 		w.violate("R5", "%s: opens with a log up to %d that nobody ever had", r.name, end)
 	}
 }
@@ -43,11 +42,14 @@ func (r *replica) checkState() {
 	st := r.core.State()
 	want := r.hard
 	want.Commit = max(want.Commit, st.Log.LastIndex)
-	tail := r.entries[min(int(st.Log.LastIndex)-1, len(r.entries)):]
+	tail := r.entries[min(int(st.Log.LastIndex-r.durable.base), len(r.entries)):]
 	same := func(a, b storage.Entry) bool { return a.Index == b.Index && a.Term == b.Term }
-	if st.Hard != want || st.Log.LastIndex != raftlog.Index(len(r.log)+1) || !slices.EqualFunc(st.Tail, tail, same) {
+	if st.Hard != want || st.Log.LastIndex != r.logEnd() || !slices.EqualFunc(st.Tail, tail, same) {
 		r.w.violate("R23", "%s: would carry %+v, log %d and %d entries; durable are %+v, log %d and %d entries",
-			r.name, st.Hard, st.Log.LastIndex, len(st.Tail), want, len(r.log)+1, len(tail))
+			r.name, st.Hard, st.Log.LastIndex, len(st.Tail), want, r.logEnd(), len(tail))
+	}
+	if want := r.g.confAt(st.Log.LastIndex); !sameConf(st.Conf, want) {
+		r.w.violate("R22", "%s: would carry the configuration %+v, that of %d is %+v", r.name, st.Conf, st.Log.LastIndex, want)
 	}
 }
 
@@ -70,15 +72,17 @@ func (g *group) mustServe(limit int64) {
 	w.violate("R15", "group %d: nobody served within %d ms", g.id, limit/millisecond)
 }
 
-// lags reports whether some live replica has not applied all there is.
+// lags reports whether some replica of the configuration has not applied all
+// there is.
 func (g *group) lags() bool {
-	return slices.ContainsFunc(g.replicas, func(r *replica) bool { return r.core != nil && r.applied != g.committed })
+	return slices.ContainsFunc(g.kept, func(r *replica) bool { return g.counts(r) && r.applied != g.committed })
 }
 
-// mustAgree demands that every live replica has applied all there is.
+// mustAgree demands that every replica of the configuration has applied all
+// there is.
 func (g *group) mustAgree() {
-	for _, r := range g.replicas {
-		if r.core != nil && r.applied != g.committed {
+	for _, r := range g.kept {
+		if g.counts(r) && r.applied != g.committed {
 			g.w.violate("R15", "%s: applied %d of %d long after everything healed", r.name, r.applied, g.committed)
 		}
 	}
@@ -94,6 +98,11 @@ func (w *world) mustEnd() {
 	for i, c := range w.reads {
 		if !c.done && c.r.core != nil && c.r.n.life == c.life {
 			w.violate("R25", "%s: read %d never ended", c.r.name, i+1)
+		}
+	}
+	for i, c := range w.changes {
+		if !c.done && c.r.core != nil && c.r.n.life == c.life {
+			w.violate("R17", "%s: change %d never ended", c.r.name, i+1)
 		}
 	}
 }

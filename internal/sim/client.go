@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 type proposalState uint8
@@ -48,7 +49,7 @@ func (w *world) client() {
 	g := w.groups[w.rng.IntN(len(w.groups))]
 	r := w.leaderOf(g)
 	if r == nil || w.chance(0.1) {
-		r = g.replicas[w.rng.IntN(len(g.replicas))]
+		r = g.kept[w.rng.IntN(len(g.kept))]
 	}
 	if l := w.deposedOf(g); l != nil && w.chance(0.3) {
 		r = l
@@ -62,7 +63,7 @@ func (w *world) client() {
 			w.propose(r, 8+w.rng.IntN(60))
 		}
 	case p < 0.99:
-		reader := g.replicas[w.rng.IntN(len(g.replicas))]
+		reader := g.kept[w.rng.IntN(len(g.kept))]
 		if l := w.deposedOf(g); l != nil && w.chance(0.5) {
 			reader = l
 		}
@@ -86,7 +87,7 @@ func (w *world) propose(r *replica, size int) raftlog.ProposalID {
 }
 
 func (w *world) transfer(r *replica, g *group) {
-	to := g.replicas[w.rng.IntN(len(g.replicas))].id
+	to := g.kept[w.rng.IntN(len(g.kept))].id
 	if w.chance(0.3) {
 		to = 0
 	}
@@ -185,7 +186,7 @@ func (w *world) nothingHappened(r *replica, ev raftlog.ProposalEvent) {
 
 // committedProposal notes the first application of an entry anywhere.
 func (w *world) committedProposal(e raftlog.Entry) {
-	if len(e.Data) < 8 {
+	if len(e.Data) < 8 || e.Kind != storage.EntryNormal {
 		return
 	}
 	id := binary.LittleEndian.Uint64(e.Data)
@@ -222,4 +223,15 @@ func (w *world) lostCalls(r *replica) {
 		}
 	}
 	r.firstCall = len(w.props)
+	for i := r.firstRead; i < len(w.reads); i++ {
+		if c := &w.reads[i]; c.r == r {
+			c.done = true
+		}
+	}
+	r.firstRead = len(w.reads)
+	for i := range w.changes {
+		if c := &w.changes[i]; c.r == r {
+			c.done = true
+		}
+	}
 }

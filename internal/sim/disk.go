@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
@@ -20,10 +22,13 @@ type disk struct {
 }
 
 type write struct {
-	r     *replica
-	seq   raftlog.Seq
-	frame storage.Frame
-	sync  bool
+	r       *replica
+	seq     raftlog.Seq
+	opening int // of the replica, that waits for it
+	frame   storage.Frame
+	sync    bool
+	begin   *snapshot // a reset
+	then    func()    // of a replica that is closed: what follows once this is durable
 }
 
 func (d *disk) restart() {
@@ -54,9 +59,11 @@ func (w *world) tellDisk(n *node) {
 	d.told = now
 	w.trace.note(w.now, n.name(), "disk", uint64(now), 0, 0, 0)
 	for _, r := range n.replicas {
-		w.result.Steps++
-		r.core.SetDisk(now)
-		w.pump(r)
+		if r.core != nil {
+			w.result.Steps++
+			r.core.SetDisk(now)
+			w.pump(r)
+		}
 	}
 }
 
@@ -120,21 +127,30 @@ func (w *world) synced(n *node) {
 	w.tellDisk(n)
 	w.trace.note(w.now, n.name(), "synced", uint64(len(round)), 0, 0, 0)
 	for _, wr := range round {
-		wr.r.keep(wr.frame)
+		wr.keep()
 	}
 	for i, wr := range round {
-		if lastOf(round, i) {
+		if lastOf(round, i) && wr.tells() {
 			w.result.Steps++
 			wr.r.core.Appended(w.mutateSynced(wr))
 		}
 	}
 	for i, wr := range round {
-		if lastOf(round, i) {
+		if lastOf(round, i) && wr.tells() {
 			w.pump(wr.r)
+		}
+	}
+	for _, wr := range round {
+		if wr.then != nil && !wr.r.gone {
+			wr.then()
 		}
 	}
 	w.startRound(n)
 }
+
+// tells reports whether the replica waits to hear of it: it may be closed, or
+// open anew.
+func (wr *write) tells() bool { return wr.r.core != nil && wr.seq != 0 && wr.opening == wr.r.opening }
 
 // lastOf reports whether round[i] is its replica's last frame there.
 func lastOf(round []write, i int) bool {
@@ -146,6 +162,17 @@ func lastOf(round []write, i int) bool {
 	return true
 }
 
+// keep makes what was written durable.
+func (wr *write) keep() {
+	switch {
+	case wr.r.gone:
+	case wr.begin != nil:
+		wr.r.beginAnew(wr.begin)
+	case wr.frame.Kind != 0:
+		wr.r.keep(wr.frame)
+	}
+}
+
 // keep makes a frame durable: an entry at i discards all from i on.
 func (r *replica) keep(f storage.Frame) {
 	r.durableVote(f.Hard)
@@ -154,7 +181,7 @@ func (r *replica) keep(f storage.Frame) {
 		r.entryHard = f.Hard
 	}
 	for _, e := range f.Entries {
-		at := int(e.Index) - 2
+		at := int(e.Index-r.durable.base) - 1
 		if r.w.opts.Mutant == MutantNoTruncation && at < len(r.entries) {
 			r.entries[at] = e
 			r.durable.rewrite(e)
@@ -171,14 +198,20 @@ func (w *world) checkpoint(n *node, e event) {
 	if !n.up || n.life != e.life {
 		return
 	}
-	captured := make([]raftlog.Index, len(n.replicas))
-	for i, r := range n.replicas {
-		captured[i] = raftlog.Index(len(r.log) + 1)
+	type point struct{ reset, index uint64 }
+	captured := make([]point, len(n.replicas))
+	replicas := slices.Clone(n.replicas)
+	for i, r := range replicas {
+		captured[i] = point{r.reset, uint64(r.logEnd())}
 		r.checkState()
 	}
 	w.after(w.exp(20*millisecond), event{kind: evCheckpointed, node: n.index, life: n.life, heal: func() {
-		for i, r := range n.replicas {
-			r.logSynced = max(r.logSynced, captured[i])
+		for i, r := range replicas {
+			if r.gone || r.core == nil || r.reset != captured[i].reset {
+				continue
+			}
+			r.logSynced = max(r.logSynced, raftlog.Index(captured[i].index))
+			w.trim(r)
 			if r.g.own {
 				// Its database syncs when it likes: behind the log or ahead of it.
 				r.ownSynced = max(r.ownSynced, raftlog.Index(w.between(int64(r.ownSynced), int64(r.applied)+1)))

@@ -16,14 +16,19 @@
 //	                    |
 //	                 state machine: a chain of hashes
 //
+// Replicas come and go if Options.Members says so: they are made with nothing, get
+// snapshots beside raft, vote, are taken out, run on or are destroyed, and old
+// snapshots turn up as old messages do. What those know who ask a leader decides
+// when a replica is destroyed.
+//
 // Nodes crash and lose power, pause, tick fast or slow, batch their effects or
 // not. In three runs of four they notice a disk that stalls or is full, and tell
 // their cores. The faults of a run are themselves drawn: some runs have many kinds,
 // some one, because faults that are always on hide one another.
 //
 // The checker (checker.go and its neighbours) keeps the history of every group
-// and states each property where it is checked, by its id: R1 to R9, R11 to
-// R14, R22, R25, R26, R29. All checks are incremental; logs are compared by
+// and states each property where it is checked, by its id: R1 to R14, R16 to
+// R22, R24 to R26, R29, R30. All checks are incremental; logs are compared by
 // chained hashes, so a step costs the same however long the logs are.
 //
 // A run is a pure function of its seed and Options: the same seed gives the

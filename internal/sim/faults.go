@@ -18,6 +18,8 @@ type faults struct {
 
 	applyTime       int64
 	checkpointEvery int64
+	memberEvery     int64
+	trim            bool
 	stallTicks      int // a round that takes longer counts as stalled; 0: never
 	core            raftlog.CoreOptions
 }
@@ -75,6 +77,10 @@ func (w *world) drawFaults() {
 	f.core.MaxApplyBytes = sizes[w.rng.IntN(len(sizes))]
 	f.core.KeepBytes = sizes[w.rng.IntN(len(sizes))]
 	f.core.MaxUncommittedBytes = []int{200, 5000, 1 << 20}[w.rng.IntN(3)]
+	if w.opts.Members {
+		f.memberEvery = []int64{50 * millisecond, 300 * millisecond, second}[w.rng.IntN(3)]
+		f.trim = w.chance(0.7)
+	}
 	if f.ghostEvery > 0 {
 		w.after(f.ghostEvery, event{kind: evGhost})
 	}

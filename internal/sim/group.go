@@ -12,9 +12,10 @@ type group struct {
 	w        *world
 	index    int
 	id       raftlog.GroupID
-	own      bool // its state machine keeps a state of its own
-	conf     raftlog.ConfState
-	replicas []*replica
+	own      bool       // its state machine keeps a state of its own
+	replicas []*replica // every stint there ever was, by id
+	kept     []*replica // that were not destroyed
+	members  membership
 
 	leaders   map[raftlog.Term]reign
 	votes     map[ballot]raftlog.ReplicaID
@@ -47,36 +48,45 @@ func newGroup(w *world, index int) *group {
 		leaders: map[raftlog.Term]reign{}, votes: map[ballot]raftlog.ReplicaID{},
 		logs: make([][]seenEntry, 2), committed: 1, hashes: []uint64{0, 1}, states: []uint64{0, 1}, acked: 1,
 	}
-	for i := range w.opts.Nodes {
-		g.conf.Voters = append(g.conf.Voters, g.replicaID(i))
+	var conf raftlog.ConfState
+	for i := range w.opts.Voters {
+		conf.Voters = append(conf.Voters, g.replicaID(i))
 	}
+	g.members.init(conf)
 	return g
 }
 
-func (g *group) replicaID(node int) raftlog.ReplicaID {
-	return raftlog.ReplicaID(100*(g.index+1) + node + 1)
+// replicaID is the id of the stint of that number, from 0.
+func (g *group) replicaID(stint int) raftlog.ReplicaID {
+	return raftlog.ReplicaID(1000*(g.index+1) + stint + 1)
 }
 
 func (g *group) byID(id uint64) *replica {
-	i := int(id) - 100*(g.index+1) - 1
+	i := int(id) - 1000*(g.index+1) - 1
 	if i < 0 || i >= len(g.replicas) {
 		return nil
 	}
 	return g.replicas[i]
 }
 
-func (g *group) quorum() int { return len(g.replicas)/2 + 1 }
-
-func (g *group) addReplica(n *node) {
-	r := &replica{
-		w: g.w, n: n, g: g, id: g.replicaID(n.index), name: fmt.Sprintf("n%d.g%d", n.index+1, g.index+1),
-		durable: newHistory(), said: newHistory(), states: []uint64{1},
-		logSynced: 1, ownSynced: 1, applied: 1,
+// addReplica begins a stint: with the group's creation, or with nothing.
+func (g *group) addReplica(n *node, created bool) *replica {
+	stint := len(g.replicas)
+	r := &replica{w: g.w, n: n, g: g, id: g.replicaID(stint), name: fmt.Sprintf("n%d.g%d", n.index+1, g.index+1)}
+	if created {
+		r.durable, r.states = newHistory(), []uint64{1}
+		r.hard.Term, r.hard.Commit = 1, 1
+	} else {
+		r.name += fmt.Sprintf("#%d", stint+1)
+		r.durable, r.states = historyAt(0, 0, 0), []uint64{0}
 	}
-	r.hard.Term, r.hard.Commit = 1, 1
+	at := r.durable.base
+	r.said, r.logSynced, r.ownSynced, r.startSynced, r.start, r.applied = r.durable.clone(), at, at, at, at, at
 	r.promised, r.entryHard, r.last = r.hard, r.hard, r.hard
 	g.replicas = append(g.replicas, r)
+	g.kept = append(g.kept, r)
 	n.replicas = append(n.replicas, r)
+	return r
 }
 
 // journalled checks a frame as it is handed out, against all that its replica
@@ -97,8 +107,15 @@ func (r *replica) journalled(f frame, before raftlog.Status) {
 		if i == 0 {
 			r.checkCut(e.Index, e.Term, leads)
 		}
+		if w.violation != nil {
+			return
+		}
 		r.said.set(e)
 		g.seen(r, e.Index)
+		r.members.appended(r, e, leads)
+	}
+	if w.violation != nil {
+		return
 	}
 	if f.Hard.Commit > r.said.last() {
 		w.violate("R9", "%s: commit %d beyond its log, which ends at %d", r.name, f.Hard.Commit, r.said.last())
@@ -114,6 +131,8 @@ func (r *replica) journalled(f frame, before raftlog.Status) {
 func (r *replica) checkCut(at raftlog.Index, term raftlog.Term, leads bool) {
 	last := r.said.last()
 	switch {
+	case at <= r.said.base:
+		r.w.violate("R12", "%s: entry %d is cut, below the snapshot at %d", r.name, at, r.said.base)
 	case at > last+1:
 		r.w.violate("R5", "%s: entry %d follows %d", r.name, at, last)
 	case at <= last && leads:
@@ -158,14 +177,8 @@ func (r *replica) commits(to raftlog.Index) {
 		w.violate("R6", "%s: commits %d over a log without the committed entry %d", r.name, to, g.committed)
 		return
 	}
-	copies := 0
-	for _, v := range g.replicas {
-		if v.durable.holds(to, hash) {
-			copies++
-		}
-	}
-	if copies < g.quorum() {
-		w.violate("R7", "%s: commits %d with %d durable copies of %d", r.name, to, copies, len(g.replicas))
+	if !r.members.quorum(r, func(v *replica) bool { return v.durable.holds(to, hash) }) {
+		w.violate("R7", "%s: commits %d without a quorum of durable copies, as of %+v", r.name, to, g.confAt(r.members.at))
 	}
 	if r.status.Role.IsLeader() && r.said.term(to) != r.status.Term {
 		w.violate("R7", "%s: leads term %d and commits entry %d of term %d by counting", r.name, r.status.Term, to, r.said.term(to))
@@ -252,6 +265,7 @@ func (r *replica) changed(before raftlog.Status) {
 		}
 		r.handedOver = false
 	}
+	r.members.told(r)
 	if !now.Role.IsLeader() {
 		r.placed = 0
 		return
@@ -276,6 +290,9 @@ func (g *group) appliedTo(r *replica, e raftlog.Entry) {
 		return
 	}
 	state := r.states[len(r.states)-1]
+	if e.Conf != nil {
+		defer func() { g.members.agrees(r, e) }()
+	}
 	if int(e.Index) < len(g.states) {
 		if g.states[e.Index] != state {
 			w.violate("R11", "%s: its state at %d is another than that of others", r.name, e.Index)
@@ -288,4 +305,5 @@ func (g *group) appliedTo(r *replica, e raftlog.Entry) {
 	}
 	g.states = append(g.states, state)
 	w.committedProposal(e)
+	g.members.committed(g, e)
 }

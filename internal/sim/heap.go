@@ -18,6 +18,8 @@ const (
 	evCheckpoint
 	evCheckpointed
 	evGhost
+	evMember
+	evTold
 )
 
 // event is something that happens at a virtual time. Events of a node's

@@ -10,26 +10,31 @@ import (
 // history is a log as the checker keeps it: terms, and hashes that chain, so
 // that two logs are equal up to an index if their hashes there are.
 type history struct {
-	terms  []raftlog.Term // from index 1, the creation
+	base   raftlog.Index  // the creation, the snapshot it began anew at, or 0: nothing
+	terms  []raftlog.Term // from base
 	hashes []uint64
 }
 
-func newHistory() history {
-	return history{terms: []raftlog.Term{1}, hashes: []uint64{1}}
+func newHistory() history { return historyAt(1, 1, 1) }
+
+// historyAt is a log that begins behind an entry.
+func historyAt(base raftlog.Index, term raftlog.Term, hash uint64) history {
+	return history{base: base, terms: []raftlog.Term{term}, hashes: []uint64{hash}}
 }
 
-func (h *history) last() raftlog.Index               { return raftlog.Index(len(h.terms)) }
-func (h *history) term(i raftlog.Index) raftlog.Term { return h.terms[i-1] }
-func (h *history) hash(i raftlog.Index) uint64       { return h.hashes[i-1] }
+func (h *history) last() raftlog.Index               { return h.base + raftlog.Index(len(h.terms)) - 1 }
+func (h *history) term(i raftlog.Index) raftlog.Term { return h.terms[i-h.base] }
+func (h *history) hash(i raftlog.Index) uint64       { return h.hashes[i-h.base] }
 
-// holds reports whether the log up to i is the one with that hash.
+// holds reports whether the log up to i is the one with that hash. What is below
+// a snapshot was committed.
 func (h *history) holds(i raftlog.Index, hash uint64) bool {
-	return i <= h.last() && h.hash(i) == hash
+	return i < h.base || i <= h.last() && h.hash(i) == hash
 }
 
 // set writes an entry and discards all after it.
 func (h *history) set(e storage.Entry) {
-	n := int(e.Index) - 1
+	n := int(e.Index - h.base)
 	prev := h.hashes[n-1]
 	h.terms = append(h.terms[:n], e.Term)
 	h.hashes = append(h.hashes[:n], mix(prev, entryHash(e.Index, e.Term, e.Kind, e.Data)))
@@ -37,7 +42,7 @@ func (h *history) set(e storage.Entry) {
 
 // rewrite replaces an entry and leaves what follows, as no log should.
 func (h *history) rewrite(e storage.Entry) {
-	n := int(e.Index) - 1
+	n := int(e.Index - h.base)
 	h.terms[n] = e.Term
 	h.hashes[n] = mix(h.hashes[n-1], entryHash(e.Index, e.Term, e.Kind, e.Data))
 	for i := n + 1; i < len(h.hashes); i++ {
@@ -46,11 +51,13 @@ func (h *history) rewrite(e storage.Entry) {
 }
 
 func (h *history) cut(last raftlog.Index) {
-	h.terms, h.hashes = h.terms[:last], h.hashes[:last]
+	n := last - h.base + 1
+	h.terms, h.hashes = h.terms[:n], h.hashes[:n]
 }
 
 func (h *history) clone() history {
 	return history{
+		base:   h.base,
 		terms:  append([]raftlog.Term(nil), h.terms...),
 		hashes: append([]uint64(nil), h.hashes...),
 	}

@@ -14,6 +14,8 @@ type kill struct {
 	ignore string // checks that would see the act and not what it leads to
 	storm  bool
 	seeds  int
+
+	members bool
 }
 
 var killList = []kill{
@@ -40,6 +42,11 @@ var killList = []kill{
 	{mutant: MutantWiped, by: "R1 R2 R5 R6", ignore: "R3 R8 R22 R23", storm: true, seeds: 20},
 	{mutant: MutantTwoRounds, by: "R3", seeds: 5},
 	{mutant: MutantReply, by: "R14", storm: true, seeds: 40},
+	{mutant: MutantSameStint, by: "R1 R2 R5 R6 R7 R8 R12 R15 R20 R21 R22", members: true, seeds: 20},
+	{mutant: MutantAnySnapshot, by: "R8 R24", members: true, seeds: 20},
+	{mutant: MutantAnySnapshot, by: "R5 R6 R7 R15", ignore: "R3 R8 R20 R21 R22 R23 R24", members: true, seeds: 20},
+	{mutant: MutantLateConf, by: "R11 R22", members: true, seeds: 20},
+	{mutant: MutantNotTold, by: "R20", members: true, seeds: 40},
 }
 
 // Property: L6, R1, R2, R3, R5, R6, R7, R8, R11, R14, R25 (red: each mutant; one that breaks nothing survives; open: L6 beyond this list)
@@ -56,6 +63,9 @@ func TestMutantsAreFound(t *testing.T) {
 			}
 			for seed := uint64(1); seed <= uint64(k.seeds); seed++ {
 				opts := shape(seed, 20)
+				if k.members {
+					opts = program(seed, 10)
+				}
 				opts.Groups, opts.Mutant, opts.Ignore, opts.Storm = 2, k.mutant, strings.Fields(k.ignore), k.storm
 				v := run(t, seed, opts).Violation
 				if v == nil {

@@ -96,3 +96,17 @@ func (r *replica) mutateMachine() {
 		r.states = append(r.states[:r.applied-1:r.applied-1], r.states[r.applied-2])
 	}
 }
+
+// comeBack begins another stint of a replica that was destroyed, under its old
+// id and with nothing.
+func (w *world) comeBack(r *replica) {
+	w.trace.note(w.now, r.name, "comes back", uint64(r.id), 0, 0, 0)
+	r.gone = false
+	delete(r.g.members.dead, r.id)
+	r.g.kept, r.n.replicas = append(r.g.kept, r), append(r.n.replicas, r)
+	r.durable, r.states, r.entries, r.log, r.reset = historyAt(0, 0, 0), []uint64{0}, nil, nil, 0
+	r.baseConf = nil
+	r.logSynced, r.ownSynced, r.startSynced, r.start, r.applied = 0, 0, 0, 0, 0
+	r.hard, r.entryHard, r.promised, r.last = hardState{}, hardState{}, hardState{}, hardState{}
+	w.reopen(r)
+}

@@ -87,7 +87,7 @@ func (k *network) ghost() {
 	g := w.groups[w.rng.IntN(len(w.groups))]
 	to := g.byID(m.GetTo())
 	if to == nil || w.chance(0.1) {
-		to = g.replicas[w.rng.IntN(len(g.replicas))]
+		to = g.kept[w.rng.IntN(len(g.kept))]
 	}
 	k.deliver(to, m)
 }

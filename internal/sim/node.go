@@ -21,7 +21,7 @@ type node struct {
 	tick        int64
 	lazy        bool // takes effects after several inputs, as a busy loop does
 	disk        disk
-	replicas    []*replica
+	replicas    []*replica // that are kept here
 }
 
 func newNode(w *world, index int) *node {
@@ -41,34 +41,44 @@ type replica struct {
 	id   raftlog.ReplicaID
 	name string
 
-	core    *raftlog.Core // nil: the node is down
+	core    *raftlog.Core // nil: the node is down, or the replica is closed
+	gone    bool          // it was destroyed
 	fx      raftlog.Effects
+	opening int // of the core, from 1
 	pumpDue bool
 	status  raftlog.Status
 
 	// Durable: what the journal holds, and how far log and machine had come
 	// when they were last synced.
-	hard      storage.HardState
-	entries   []storage.Entry // from index 2
-	durable   history
-	logSynced raftlog.Index
-	ownSynced raftlog.Index // machine with a state of its own
+	hard        storage.HardState
+	entries     []storage.Entry // behind durable.base
+	durable     history
+	reset       uint64             // id of the last reset
+	baseConf    *raftlog.ConfState // that came with it
+	logSynced   raftlog.Index
+	ownSynced   raftlog.Index // machine with a state of its own
+	startSynced raftlog.Index // of the partition log
 
 	// Not durable.
 	said    history           // all frames handed out, synced or not
 	last    storage.HardState // of the last frame
-	log     []storage.Entry   // the partition log, from index 2
-	states  []uint64          // machine state by index, from index 1
+	log     []storage.Entry   // the partition log, behind durable.base
+	start   raftlog.Index     // what is at or below was let go
+	states  []uint64          // machine state by index, from durable.base
 	applied raftlog.Index     // machine
 	queue   []batch
 	busy    bool
+
+	fetching bool // a snapshot is on its way
 
 	// The checker's own.
 	promised   storage.HardState // as last made durable, whatever the disk makes of it
 	handedOver bool              // a MsgTimeoutNow came
 	placed     int               // bytes of proposals placed and not applied
 	firstCall  int               // earlier proposals have ended
+	firstRead  int               // earlier reads have ended
 	waiting    []raftlog.ReadID  // confirmed, not yet applied
+	members    memberView
 
 	// For mutants.
 	entryHard        storage.HardState // of the last durable frame with entries
@@ -92,6 +102,7 @@ func (w *world) start(n *node) {
 	n.disk.restart()
 	w.trace.note(w.now, n.name(), "starts", n.life, 0, 0, 0)
 	for _, r := range n.replicas {
+		r.w.mutateDisk(r)
 		r.open()
 		if w.violation != nil {
 			return
@@ -116,45 +127,63 @@ func (w *world) crash(n *node, keep bool) {
 	n.up = false
 	if keep {
 		for _, wr := range n.disk.round {
-			wr.r.keep(wr.frame)
+			wr.keep()
 		}
 	}
 	n.disk.round, n.disk.waiting, n.disk.writing = nil, nil, false
 	for _, r := range n.replicas {
-		w.lostCalls(r)
-		r.core, r.queue, r.busy, r.pumpDue, r.placed = nil, nil, false, false, 0
+		r.close()
 	}
+}
+
+// close ends a core.
+func (r *replica) close() {
+	r.w.lostCalls(r)
+	r.core, r.queue, r.busy, r.pumpDue, r.placed, r.fetching = nil, nil, false, false, 0, false
 }
 
 // recovered is what a store would find.
 func (r *replica) recovered() (storage.ReplicaState, *raftlog.AppliedState) {
-	r.w.mutateDisk(r)
-	st := created(r.g.id, r.id, r.g.conf)
-	st.Hard = r.hard
-	st.Log = position(r.logSynced, r.durable.term(r.logSynced))
-	st.Tail = slices.Clone(r.entries[r.logSynced-1:])
+	st := storage.ReplicaState{
+		Group: r.g.id, Replica: r.id, Status: storage.ReplicaLive, Hard: r.hard, Conf: r.confAt(r.logSynced),
+		Log: r.position(r.startSynced, r.logSynced), Tail: slices.Clone(r.entries[r.logSynced-r.durable.base:]),
+	}
 	if !r.g.own {
 		return st, nil
 	}
-	return st, &raftlog.AppliedState{Index: r.ownSynced, Conf: r.g.conf}
+	return st, &raftlog.AppliedState{Index: r.ownSynced, Conf: r.confAt(r.ownSynced)}
 }
 
-// position is a point in the partition log, which begins after the creation.
-func position(last raftlog.Index, term raftlog.Term) storage.LogPosition {
-	return storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: last, LastTerm: term}
+// confAt is the configuration as of i, as the replica kept it.
+func (r *replica) confAt(i raftlog.Index) raftlog.ConfState {
+	if i == r.durable.base && r.baseConf != nil {
+		return *r.baseConf
+	}
+	return r.g.confAt(i)
 }
+
+// position is a point in the partition log, which begins behind start.
+func (r *replica) position(start, last raftlog.Index) storage.LogPosition {
+	return storage.LogPosition{
+		Reset: r.reset, StartIndex: start, StartTerm: r.durable.term(start), LastIndex: last, LastTerm: r.durable.term(last),
+	}
+}
+
+// logEnd is the last entry of the partition log.
+func (r *replica) logEnd() raftlog.Index { return r.durable.base + raftlog.Index(len(r.log)) }
 
 func (r *replica) open() {
 	st, machine := r.recovered()
 	r.said = r.durable.clone()
 	r.last = r.hard
-	r.log = r.log[:min(len(r.log), int(r.logSynced)-1)]
-	r.applied = r.logSynced
+	r.log = r.log[:min(len(r.log), int(r.logSynced-r.durable.base))]
+	r.start, r.applied = r.startSynced, r.logSynced
+	r.members.open(r)
 	if machine != nil {
 		r.applied = r.ownSynced
 	}
 	r.mutateMachine()
-	r.states = r.states[:r.applied]
+	r.states = r.states[:r.applied-r.durable.base+1]
 	core, err := raftlog.NewCore(raftlog.CoreConfig{
 		State: st, Machine: machine, Older: r, ReadNonce: r.w.rng.Uint64(), Options: r.w.faults.core,
 	})
@@ -163,6 +192,7 @@ func (r *replica) open() {
 		return
 	}
 	r.core = core
+	r.opening++
 	r.status = raftlog.Status{}
 	r.opened(st)
 }
@@ -172,10 +202,10 @@ func (r *replica) Entries(lo, hi raftlog.Index, maxBytes int) ([]storage.Entry, 
 	if err := r.readError(); err != nil {
 		return nil, err
 	}
-	if lo < 2 || int(hi)-2 > len(r.log) {
+	if lo <= r.start || hi > r.logEnd()+1 {
 		return nil, errors.New("sim: not in the log")
 	}
-	from := r.log[lo-2 : hi-2]
+	from := r.log[lo-r.durable.base-1 : hi-r.durable.base-1]
 	n := 0
 	for n < len(from) && (n == 0 || maxBytes > 0) {
 		maxBytes -= len(from[n].Data)
@@ -184,15 +214,18 @@ func (r *replica) Entries(lo, hi raftlog.Index, maxBytes int) ([]storage.Entry, 
 	return from[:n], nil
 }
 
+// Position implements raftlog.OlderLog.
+func (r *replica) Position() storage.LogPosition { return r.position(r.start, r.logEnd()) }
+
 // Term implements raftlog.OlderLog.
 func (r *replica) Term(i raftlog.Index) (raftlog.Term, error) {
 	if err := r.readError(); err != nil {
 		return 0, err
 	}
-	if i < 2 || int(i)-2 >= len(r.log) {
+	if i < r.start || i > r.logEnd() {
 		return 0, errors.New("sim: not in the log")
 	}
-	return r.log[i-2].Term, nil
+	return r.durable.term(i), nil
 }
 
 // readError fails some reads, but not those of a machine that catches up with
@@ -226,6 +259,9 @@ func (w *world) applyNext(r *replica) {
 
 // applyDone does what the applier of a group does: machine, log, answers.
 func (w *world) applyDone(r *replica) {
+	if r.core == nil || !r.busy {
+		return // closed meanwhile
+	}
 	b := r.queue[0]
 	r.queue[0] = batch{}
 	r.queue = r.queue[1:]
@@ -236,7 +272,7 @@ func (w *world) applyDone(r *replica) {
 			w.acknowledge(r, b.owners[i], e)
 		}
 	}
-	if w.violation != nil {
+	if w.violation != nil || r.core == nil {
 		return
 	}
 	last := b.entries[len(b.entries)-1].Index
@@ -245,15 +281,15 @@ func (w *world) applyDone(r *replica) {
 	}
 	w.trace.note(w.now, r.name, "applied", uint64(last), r.states[len(r.states)-1], 0, 0)
 	w.result.Steps++
-	end := r.log[len(r.log)-1]
-	r.core.Applied(last, position(end.Index, end.Term))
+	r.members.applied(last)
+	r.core.Applied(last, r.position(r.start, r.logEnd()))
 	w.answerReads(r)
 	w.applyNext(r)
 	w.pump(r)
 }
 
 func (r *replica) apply(e raftlog.Entry) {
-	if at := raftlog.Index(len(r.log) + 1); e.Index > at {
+	if at := r.logEnd(); e.Index > at {
 		if e.Index != at+1 {
 			r.w.violate("R11", "%s: entry %d applied to a log that ends at %d", r.name, e.Index, at)
 			return

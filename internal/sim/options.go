@@ -7,6 +7,9 @@ type Options struct {
 	Nodes   int // 3
 	Groups  int // 1; every second group's state machine keeps a state of its own
 	Seconds int // of virtual time with faults, before all heals; 60
+	Voters  int // nodes that each group begins with; all
+	// Members: replicas come and go, and logs are cut in front.
+	Members bool
 	// Mutant breaks something on purpose; empty: nothing.
 	Mutant Mutant
 	// Ignore names properties that are not checked, so that a mutant is seen
@@ -26,6 +29,9 @@ func (o Options) withDefaults() Options {
 	if o.Groups == 0 {
 		o.Groups = 1
 	}
+	if o.Voters == 0 {
+		o.Voters = o.Nodes
+	}
 	if o.Seconds == 0 {
 		o.Seconds = 60
 	}
@@ -43,6 +49,8 @@ type Result struct {
 	Acked     int // proposals reported applied
 	Reads     int // confirmed
 	Crashes   int
+	Changes   int        // of configurations, that were committed
+	Resets    int        // logs that began anew at a snapshot
 	Violation *Violation // nil: nothing was found
 }
 
@@ -79,6 +87,11 @@ const (
 	MutantWiped          Mutant = "wiped, with its old id"  // a restart finds an empty disk
 	MutantTwoRounds      Mutant = "answer the wrong round"  // a finished round counts for the frames behind it too
 	MutantReply          Mutant = "unknown told as refused" // a lost proposal is reported as "nothing happened"
+
+	MutantSameStint   Mutant = "the same id for another stint" // a node comes back to a group as who it was, with nothing
+	MutantAnySnapshot Mutant = "any snapshot"                  // a snapshot becomes the log, whatever the log has
+	MutantLateConf    Mutant = "snapshot of another index"     // a snapshot has the newest configuration instead of its own
+	MutantNotTold     Mutant = "removed and not told"          // nobody tells a replica that it is out
 )
 
 // Mutants are all of them.
@@ -87,5 +100,6 @@ func Mutants() []Mutant {
 		MutantAckBeforeSync, MutantVoteBeforeSync, MutantAskBeforeSync, MutantVoteLost, MutantTermLost,
 		MutantCommitLost, MutantAppliedTwice, MutantEntrySkipped, MutantNoTruncation, MutantTailLost,
 		MutantStaleRead, MutantWiped, MutantTwoRounds, MutantReply,
+		MutantSameStint, MutantAnySnapshot, MutantLateConf, MutantNotTold,
 	}
 }

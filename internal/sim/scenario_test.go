@@ -12,8 +12,13 @@ import (
 
 // quiet makes a world in which nothing happens but what the test does.
 func quiet(t *testing.T, seed uint64, nodes int) *world {
+	return quietWith(t, seed, Options{Nodes: nodes})
+}
+
+func quietWith(t *testing.T, seed uint64, opts Options) *world {
 	cryptotest.SetGlobalRandom(t, seed)
-	return newWorld(seed, Options{Nodes: nodes, Groups: 1, Quiet: true})
+	opts.Groups, opts.Quiet = 1, true
+	return newWorld(seed, opts)
 }
 
 // elected waits for a leader.

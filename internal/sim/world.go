@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/stelelog/stele/raftlog"
-	"github.com/stelelog/stele/storage"
 )
 
 const (
@@ -37,6 +36,8 @@ type world struct {
 	props  []proposal // by id-1
 	reads  []readCall // by id-1
 
+	changes []changeCall // by id-firstChange
+
 	result    Result
 	violation *Violation
 }
@@ -63,8 +64,8 @@ func newWorld(seed uint64, opts Options) *world {
 		w.nodes = append(w.nodes, newNode(w, i))
 	}
 	for _, g := range w.groups {
-		for _, n := range w.nodes {
-			g.addReplica(n)
+		for _, n := range w.nodes[:opts.Voters] {
+			g.addReplica(n, true)
 		}
 	}
 	for _, n := range w.nodes {
@@ -73,6 +74,9 @@ func newWorld(seed uint64, opts Options) *world {
 	if !opts.Quiet {
 		w.after(tickTime, event{kind: evClient})
 		w.after(w.exp(w.faults.every), event{kind: evFault})
+		if opts.Members {
+			w.after(w.exp(w.faults.memberEvery), event{kind: evMember})
+		}
 	}
 	return w
 }
@@ -160,6 +164,8 @@ func (w *world) handleWorld(e event) {
 		w.client()
 	case evFault:
 		w.fault()
+	case evMember:
+		w.member()
 	case evHeal:
 		e.heal()
 	case evRestart:
@@ -170,6 +176,8 @@ func (w *world) handleWorld(e event) {
 		w.checkpointed(w.nodes[e.node], e)
 	case evGhost:
 		w.net.ghost()
+	case evTold:
+		w.told(e)
 	}
 }
 
@@ -185,11 +193,11 @@ func (w *world) deliver(n *node, e event) {
 		w.postpone(n, e)
 		return
 	}
-	r := e.r
+	r, m := e.r, e.m
+	w.stranger(r, m)
 	if r.core == nil {
 		return
 	}
-	m := e.m
 	w.trace.note(w.now, r.name, "gets "+m.GetType().String(), m.GetFrom(), m.GetTerm(), m.GetIndex(), uint64(len(m.GetEntries())))
 	w.result.Steps++
 	r.gets(m)
@@ -200,9 +208,11 @@ func (w *world) deliver(n *node, e event) {
 func (w *world) tick(n *node) {
 	w.watchDisk(n)
 	for _, r := range n.replicas {
-		w.result.Steps++
-		r.core.Tick()
-		w.pump(r)
+		if r.core != nil {
+			w.result.Steps++
+			r.core.Tick()
+			w.pump(r)
+		}
 	}
 }
 
@@ -225,6 +235,7 @@ func (w *world) pumpNow(r *replica) {
 		}
 		r.core.Effects(&r.fx)
 		w.effects(r)
+		r.members.seen()
 	}
 }
 
@@ -240,7 +251,7 @@ func (w *world) effects(r *replica) {
 	}
 	if a := fx.Append; a != nil {
 		r.journalled(a.Frame, before)
-		r.n.disk.waiting = append(r.n.disk.waiting, write{r: r, seq: a.Seq, frame: a.Frame, sync: a.Sync})
+		r.n.disk.waiting = append(r.n.disk.waiting, write{r: r, seq: a.Seq, opening: r.opening, frame: a.Frame, sync: a.Sync})
 		w.mutateAppend(r, a)
 	}
 	if fx.Status != nil {
@@ -258,6 +269,12 @@ func (w *world) effects(r *replica) {
 	}
 	for _, ev := range fx.Reads {
 		w.readEvent(r, ev)
+	}
+	for _, ev := range fx.Changes {
+		w.changeEvent(r, ev)
+	}
+	for _, to := range fx.Behind {
+		w.behind(r, to)
 	}
 	w.startRound(r.n)
 }
@@ -291,6 +308,7 @@ func (w *world) settle() {
 	}
 	for _, g := range w.groups {
 		g.mustAgree()
+		g.mustBeSettled()
 	}
 	w.mustEnd()
 }
@@ -312,7 +330,7 @@ func (w *world) heal() {
 
 func (w *world) leaderOf(g *group) *replica {
 	var best *replica
-	for _, r := range g.replicas {
+	for _, r := range g.kept {
 		if r.core != nil && r.status.Role == raftlog.RoleLeaderActive && (best == nil || r.status.Term > best.status.Term) {
 			best = r
 		}
@@ -323,19 +341,10 @@ func (w *world) leaderOf(g *group) *replica {
 // deposedOf finds a replica that leads and, for all it knows, is the leader,
 // while others have moved on.
 func (w *world) deposedOf(g *group) *replica {
-	for _, r := range g.replicas {
+	for _, r := range g.kept {
 		if l := w.leaderOf(g); r.core != nil && r.status.Role.IsLeader() && l != r {
 			return r
 		}
 	}
 	return nil
-}
-
-func created(group storage.GroupID, self storage.ReplicaID, conf storage.ConfState) storage.ReplicaState {
-	return storage.ReplicaState{
-		Group: group, Replica: self, Status: storage.ReplicaLive,
-		Hard: storage.HardState{Term: 1, Commit: 1},
-		Conf: conf,
-		Log:  storage.LogPosition{StartIndex: 1, StartTerm: 1, LastIndex: 1, LastTerm: 1},
-	}
 }
