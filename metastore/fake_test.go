@@ -160,30 +160,35 @@ func (v memView) configured(t *testing.T, c raftlog.ConfState) {
 	v["a"] = at.encode()
 }
 
-// script makes a log of n entries of all kinds, most of which do something.
+// script makes a log of n entries of all kinds, most of which do something. That
+// of an even seed is of a cluster that is brought to version 2 on the way.
 func script(seed uint64, members, n int) []raftlog.Entry {
 	r := rand.New(rand.NewPCG(seed, 7))
 	entries := make([]raftlog.Entry, n)
 	term := raftlog.Term(2)
+	state := memView{}
+	genesis := newTx(state)
+	_, _, _ = decide(genesis, testGenesis(members))
+	state.commit(genesis)
 	for i := range entries {
 		e := raftlog.Entry{Index: genesisIndex + 1 + raftlog.Index(i), Term: term}
 		switch k := r.IntN(20); {
+		case seed%2 == 0 && i == n/4:
+			e.Data = encodeCommand(setVersion{2})
 		case k == 0:
 			term++
 			e.Term = term // the empty entry of a new leader
 		case k == 1:
 			e.Kind = 2
 			e.Conf = &raftlog.ConfState{Voters: []raftlog.ReplicaID{11, raftlog.ReplicaID(12 + r.IntN(members))}}
+		case seed%2 == 0 && i > n/4 && k < 15:
+			e.Data = encodeCommand(randomMemberCommand(r, state))
 		default:
-			c := randomCommand(r, members)
-			if seed%2 == 0 && i > n/4 { // a cluster that was brought to version 2
-				c = randomMemberCommand(r, members)
-			}
-			if seed%2 == 0 && i == n/4 {
-				c = setVersion{2}
-			}
-			e.Data = encodeCommand(c)
+			e.Data = encodeCommand(randomCommand(r, members))
 		}
+		x := newTx(state)
+		_, _, _ = applyEntry(x, e, NewestCommand)
+		state.commit(x)
 		entries[i] = e
 	}
 	return entries
@@ -210,32 +215,41 @@ func randomCommand(r *rand.Rand, members int) command {
 	return noop{}
 }
 
-// randomMemberCommand is one of all commands.
-func randomMemberCommand(r *rand.Rand, members int) command {
-	n := raftlog.NodeID(1 + r.IntN(members+2))
-	nonce := raftlog.Nonce{byte(n)}
-	move := endMove{inc(1 + r.IntN(12)), uint32(r.IntN(3)), uint64(r.IntN(4)), raftlog.ReplicaID(11 + r.IntN(30))}
-	switch r.IntN(16) {
-	case 0, 1:
-		return admit{Admission{fmt.Sprint("node-", n), nonce, "new:1", NewestCommand, r.IntN(2) == 0, raftlog.NodeID(r.IntN(members)), Stamp(r.IntN(3))}, Stamp(1 + r.IntN(3))}
-	case 2, 3:
-		return heartbeats{{Heartbeat{n, nonce, NewestCommand}, Stamp(r.IntN(9))}, {Heartbeat{1, raftlog.Nonce{1}, NewestCommand}, 1}}
-	case 4:
-		return markDead{{n, Stamp(r.IntN(4))}, {2, Stamp(r.IntN(2))}}
-	case 5:
-		return setDeparture{n, nonce, Departure(r.IntN(4))}
-	case 6:
-		return removeMember{n}
-	case 7, 8, 9:
-		return startMove{MoveRequest{move.Incarnation, move.Partition, move.Generation, n, 0}, 5}
-	case 10:
-		return finishMove{move}
-	case 11:
-		return cancelMove{move}
-	case 12:
-		return seed{[]setSetting{{"key", "seeded"}}, []createTopic{{inc(13), "seeded", TopicConfig{Partitions: 2}}}}
+// randomMemberCommand is one of version 2 that mostly fits the state.
+func randomMemberCommand(r *rand.Rand, state memView) command {
+	c, err := loadCatalog(state)
+	if err != nil {
+		return noop{}
 	}
-	return randomCommand(r, members)
+	m := c.members[r.IntN(len(c.members))]
+	topics := c.sorted()
+	k := r.IntN(12)
+	switch {
+	case k == 0:
+		nonce := raftlog.Nonce{byte(4 + r.IntN(30))}
+		return admit{Admission{fmt.Sprint("node-", 1+r.IntN(9)), nonce, "new:1", NewestCommand, r.IntN(2) == 0, m.Node, m.Liveness.Stamp}, Stamp(r.IntN(9))}
+	case k == 1:
+		return heartbeats{{Heartbeat{m.Node, m.Nonce, NewestCommand}, Stamp(r.IntN(9))}, {Heartbeat{1, raftlog.Nonce{1}, NewestCommand}, 1}}
+	case k == 2:
+		return markDead{{m.Node, m.Liveness.Stamp}}
+	case k == 3:
+		return seed{[]setSetting{{"key", "seeded"}}, []createTopic{{inc(13), "seeded", TopicConfig{Partitions: 2}}}}
+	case k < 7 && m.Node > 3 && m.Liveness.Departure == Leaves:
+		return removeMember{m.Node}
+	case k < 7 && m.Node > 3:
+		return setDeparture{m.Node, m.Nonce, m.Liveness.Departure + 1 + Departure(r.IntN(2))%(Leaves-m.Liveness.Departure)}
+	case k < 9 && len(c.moves) > 0:
+		move := c.moves[r.IntN(len(c.moves))].end()
+		if r.IntN(3) == 0 {
+			return cancelMove{move}
+		}
+		return finishMove{move}
+	case len(topics) > 0 && len(topics[0].Partitions) > 0:
+		topic := topics[r.IntN(len(topics))]
+		p := topic.Partitions[r.IntN(len(topic.Partitions))]
+		return startMove{MoveRequest{topic.Incarnation, p.Index, p.Generation, m.Node, p.Replicas[r.IntN(len(p.Replicas))].Replica}, 5}
+	}
+	return randomCommand(r, 3)
 }
 
 // fakeCluster is a log that all nodes share: a stand-in for raft whose leader,
