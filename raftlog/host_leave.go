@@ -78,8 +78,8 @@ func (l *loop) park(r ReplicaID) *Group {
 	return g
 }
 
-// leaving is a replica on its way out, until its frames are durable. There is
-// one per replica at most: who comes meanwhile joins it.
+// leaving is a replica on its way out, or to another log, until its frames are
+// durable. There is one per replica at most: who comes meanwhile joins it.
 type leaving struct {
 	forEver bool
 	done    []func(error)
@@ -142,13 +142,18 @@ func (l *loop) leave(st *storage.ReplicaState, forEver bool, done func(error)) {
 		} else {
 			err = Unknown(err)
 		}
-		for _, f := range under.done {
-			f(err)
-		}
-		for _, f := range under.then {
-			f()
-		}
+		under.end(err)
 	})
+}
+
+// end tells all who wait.
+func (u *leaving) end(err error) {
+	for _, f := range u.done {
+		f(err)
+	}
+	for _, f := range u.then {
+		f()
+	}
 }
 
 // left makes a replica dormant whose frames are durable.

@@ -26,7 +26,8 @@ type GroupOptions struct {
 	// State is where a state machine with a state of its own stands. It is
 	// given what is above State.Index, also when the group's log holds it
 	// already, and the log what it misses, also when the state machine has it.
-	// State.Index 0 means that nothing was applied since the creation. Nil: the
+	// State.Index 0 means that nothing was applied since the creation; that is a
+	// *StateError if the log begins later than that. Nil: the
 	// group's log is the state, and Machine is at its end.
 	State *AppliedState
 	// Recover, if not nil, is called with the group's log before anything is
@@ -207,6 +208,12 @@ func (l *loop) create(o *GroupOptions, settle func(storage.ReplicaState, error))
 	})
 }
 
+// creationIndex is where the log of a replica begins that the creating command
+// lists; one that starts empty begins at 0. A log that begins later, or was begun
+// anew, does so because the state machine had all that is not in it: a state
+// machine that has nothing is not at its start but gone.
+const creationIndex Index = 1
+
 // prepare opens the log and starts the core.
 func (h *Host) prepare(o *GroupOptions, st storage.ReplicaState) (*Group, error) {
 	log, err := h.cfg.Store.OpenLog(st)
@@ -222,7 +229,7 @@ func (h *Host) prepare(o *GroupOptions, st storage.ReplicaState) (*Group, error)
 	applied := st.Log.LastIndex
 	machine := o.State
 	if machine != nil {
-		if machine.Index == 0 {
+		if machine.Index == 0 && st.Log.Reset == 0 && st.Log.StartIndex <= creationIndex {
 			machine = &AppliedState{Index: st.Log.StartIndex, Conf: machine.Conf}
 			if len(machine.Conf.Voters) == 0 {
 				machine.Conf = st.Conf // no change can have been applied if none is known

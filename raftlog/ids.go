@@ -18,6 +18,8 @@ type (
 	Begin       = storage.Begin
 	Verdict     = storage.Verdict
 	EntryKind   = storage.EntryKind
+
+	ReplicaState = storage.ReplicaState
 )
 
 // MetadataGroup is the group of the metadata log.
