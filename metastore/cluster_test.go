@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,11 @@ type cluster struct {
 	mu    sync.Mutex
 	nodes map[raftlog.NodeID]*node // running
 	disks map[raftlog.NodeID]*simfs.FS
+
+	joins     map[raftlog.NodeID]bool // begin empty
+	change    func(*metastore.Config) // of each node, if set
+	noStreams atomic.Bool
+	streams   func(to raftlog.NodeID, s *stream) *stream // that are opened, if set
 }
 
 type node struct {
@@ -59,15 +65,23 @@ func newCluster(t *testing.T, n int, seed uint64) *cluster {
 func (c *cluster) start(id raftlog.NodeID) *node {
 	c.t.Helper()
 	fs := c.disks[id]
-	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test", JournalFileSize: 64 << 10})
+	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test",
+		JournalFileSize: 64 << 10, SegmentSize: 16 << 10})
 	require.NoError(c.t, err)
 	n := &node{cluster: c, id: id, store: store}
 	n.host, err = raftlog.Open(raftlog.Config{Node: id, Store: store, Sender: n})
 	require.NoError(c.t, err)
 	require.NoError(c.t, fs.MkdirAll("data/meta", 0o755))
-	n.meta, err = metastore.Open(c.t.Context(), metastore.Config{
-		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: raftlog.ReplicaID(id), Genesis: c.genesis, Caller: n,
-	})
+	config := metastore.Config{
+		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: raftlog.ReplicaID(id), Genesis: c.genesis, Caller: n, Streamer: n,
+	}
+	if c.joins[id] {
+		config.Genesis.Members = nil
+	}
+	if c.change != nil {
+		c.change(&config)
+	}
+	n.meta, err = metastore.Open(c.t.Context(), config)
 	require.NoError(c.t, err)
 	c.mu.Lock()
 	defer c.mu.Unlock()

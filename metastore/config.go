@@ -33,10 +33,16 @@ type Config struct {
 	// Node is this node, and Replica its replica of the metadata group.
 	Node    raftlog.NodeID
 	Replica raftlog.ReplicaID
-	// Genesis is what this node adopted, equal on all nodes that it lists.
+	// Genesis is what this node adopted, equal on all nodes that it lists. Without
+	// Members the node joined later: it begins empty, in a group that is open to be
+	// told by its leader what to do, and gets the state through Streamer.
 	Genesis Genesis
 	// Caller reaches the other nodes.
 	Caller Caller
+	// Streamer reaches them too, for a state that comes as a whole. Required of a
+	// node that joined. Nil: a node that falls behind the start of the leader's log
+	// stays there.
+	Streamer Streamer
 
 	// Clock is what timeouts are measured with. Default: the machine's.
 	Clock clock.Clock
@@ -61,6 +67,14 @@ type Config struct {
 	// change that may be made twice is sent again, to whoever leads then: 10 ms to
 	// 10 min, default 2 s. A new leader ends the wait, too.
 	AttemptTimeout time.Duration
+	// SnapshotRate bounds how fast this node gives its state to others, all
+	// together: 64 KiB to 16 GiB a second, default 32 MiB.
+	SnapshotRate int64
+	// TrimLogBytes is how many bytes the log of group 1 may hold of what the
+	// database has durably; beyond it whole segments go, as long as a quarter of
+	// it stays for followers that are a bit behind; others get the state. Without
+	// Streamer nothing goes. 64 KiB to 1 TiB, default 64 MiB.
+	TrimLogBytes int64
 }
 
 func (c Config) withDefaults() Config {
@@ -78,6 +92,8 @@ func (c Config) withDefaults() Config {
 	c.BarrierTimeout = cmp.Or(c.BarrierTimeout, 5*time.Second)
 	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 10*time.Second)
 	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 2*time.Second)
+	c.SnapshotRate = cmp.Or(c.SnapshotRate, 32<<20)
+	c.TrimLogBytes = cmp.Or(c.TrimLogBytes, 64<<20)
 	return c
 }
 
@@ -95,6 +111,12 @@ func (c Config) validate() error {
 		return invalid("Config.Caller", "", "not nil")
 	case c.Newest < typeCreateLimited || c.Newest > NewestCommand:
 		return invalid("Config.Newest", c.Newest, "%d to %d", typeCreateLimited, NewestCommand)
+	case c.Streamer == nil && c.Genesis.joined():
+		return invalid("Config.Streamer", "", "not nil on a node that joined")
+	case c.SnapshotRate < 64<<10 || c.SnapshotRate > 16<<30:
+		return invalid("Config.SnapshotRate", c.SnapshotRate, "%d to %d bytes a second", 64<<10, int64(16)<<30)
+	case c.TrimLogBytes < 64<<10 || c.TrimLogBytes > 1<<40:
+		return invalid("Config.TrimLogBytes", c.TrimLogBytes, "%d to %d", 64<<10, int64(1)<<40)
 	}
 	for _, t := range []struct {
 		field  string
@@ -114,6 +136,9 @@ func (c Config) validate() error {
 		if (m.Node == c.Node) != (m.Replica == c.Replica) {
 			return invalid("Config.Replica", c.Replica, "%v, as the genesis says of %v", m.Replica, m.Node)
 		}
+	}
+	if c.Genesis.joined() {
+		return c.Genesis.checkIDs()
 	}
 	return c.Genesis.check()
 }

@@ -49,9 +49,6 @@ const (
 	prefixLocal = 'L'
 )
 
-// generationKey holds the generation in use.
-var generationKey = string([]byte{prefixLocal, 'g'})
-
 // openDatabase opens or makes the database in dir. If ctx has ended by then it
 // closes it again.
 func openDatabase(ctx context.Context, fs vfs.FS, dir string, log *zap.Logger) (*database, error) {
@@ -74,6 +71,9 @@ func openDatabase(ctx context.Context, fs vfs.FS, dir string, log *zap.Logger) (
 		if d.pebble, err = pebble.Open(dir, opts); err != nil {
 			return fmt.Errorf("metastore: open %s: %w", dir, err)
 		}
+		if err := syncAbove(fs, dir); err != nil {
+			return errors.Join(err, d.pebble.Close())
+		}
 		armed.Store(true)
 		return d.readGeneration()
 	})
@@ -86,21 +86,20 @@ func openDatabase(ctx context.Context, fs vfs.FS, dir string, log *zap.Logger) (
 	return d, nil
 }
 
-func (d *database) readGeneration() error {
-	v, err := getPebble(d.pebble, []byte(generationKey))
-	if err != nil {
-		return err
-	}
-	generation := uint32(1)
-	if v != nil {
-		if len(v) != 4 {
-			return damaged("generation of %d bytes", len(v))
+// syncAbove makes the directory's name durable, and that of the one that it is in:
+// who made them has perhaps not, and what is synced in the database is to be there
+// after a crash.
+func syncAbove(fs vfs.FS, dir string) error {
+	for range 2 {
+		dir = fs.PathDir(dir)
+		d, err := fs.OpenDir(dir)
+		if err == nil {
+			err = errors.Join(d.Sync(), d.Close())
 		}
-		generation = binary.BigEndian.Uint32(v)
+		if err != nil {
+			return fmt.Errorf("metastore: sync %s: %w", dir, err)
+		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.generation = generation
 	return nil
 }
 
@@ -181,12 +180,6 @@ func (d *database) close() error {
 
 // The functions below are called inside run.
 
-func (d *database) generation() uint32 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mu.generation
-}
-
 // newest is the view of the state as it is now.
 func (d *database) newest() view { return stateView{d.pebble, d.generation()} }
 
@@ -227,8 +220,13 @@ func getPebble(r pebble.Reader, key []byte) ([]byte, error) {
 
 // scanPebble calls f with the state's keys that begin with prefix, a key on
 // Pebble.
-func scanPebble(r pebble.Reader, prefix []byte, f func(key, value []byte) error) (err error) {
-	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+func scanPebble(r pebble.Reader, prefix []byte, f func(key, value []byte) error) error {
+	return scanRange(r, prefix, after(prefix), f)
+}
+
+// scanRange does it for the keys from first on and below end.
+func scanRange(r pebble.Reader, first, end []byte, f func(key, value []byte) error) (err error) {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {
 		return fmt.Errorf("metastore: read: %w", err)
 	}
@@ -289,44 +287,6 @@ func commit(b *pebble.Batch) error {
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("metastore: write: %w", err)
 	}
-	return nil
-}
-
-// clear removes the state of a generation that is not in use.
-func (d *database) clear(generation uint32) error {
-	b := d.pebble.NewBatch()
-	defer b.Close()
-	if err := clearIn(b, generation); err != nil {
-		return err
-	}
-	return commit(b)
-}
-
-func clearIn(b *pebble.Batch, generation uint32) error {
-	first := stateKey(generation, nil)
-	if err := b.DeleteRange(first, after(first), nil); err != nil {
-		return fmt.Errorf("metastore: write: %w", err)
-	}
-	return nil
-}
-
-// use makes a generation the one in use and removes the one that was. The batch
-// is synced: whoever asked for the new state relies on it.
-func (d *database) use(generation uint32) error {
-	b := d.pebble.NewBatch()
-	defer b.Close()
-	if err := b.Set([]byte(generationKey), binary.BigEndian.AppendUint32(nil, generation), nil); err != nil {
-		return fmt.Errorf("metastore: write: %w", err)
-	}
-	if err := clearIn(b, d.generation()); err != nil {
-		return err
-	}
-	if err := b.Commit(pebble.Sync); err != nil {
-		return fmt.Errorf("metastore: write: %w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.generation = generation
 	return nil
 }
 

@@ -68,7 +68,20 @@
 // replayed from there. Nothing is applied twice or skipped.
 //
 // The state begins with the genesis at index 1, which each initial member
-// writes by itself; it is in no log.
+// writes by itself; it is in no log. A node that joins later begins with nothing.
+//
+// # Snapshots
+//
+// A replica whose leader's log begins behind what it needs is told so, and asks
+// that node for its state, over a stream (MethodSnapshot). The state comes as of
+// one applied index, in chunks, beside the one in use; a stream that breaks goes
+// on where it was while the sender holds that state. When it is all there and
+// checked, the log is begun anew at its index and the state takes its place, in an
+// order that a crash at any moment does not disturb (generations.go). Calls go on
+// meanwhile; the gate, if it is not open, opens as ever. What is late, broken, of
+// another cluster or not ahead changes nothing.
+//
+// So the log need not be kept for ever: see Config.TrimLogBytes.
 //
 // # What may be answered
 //
@@ -94,6 +107,7 @@
 // # Goroutines
 //
 //	gate           Open        asks until this node has caught up    ends when it has, or by Close
+//	snapshots      Open        fetches and installs them             Close
 //	in Pebble      each call   is the only one to touch Pebble       with the call
 //	watchDatabase  Open        says when the database fails          ends when it has, or by Close
 //	followMembers  Open        gives the raft group its peers        Close
@@ -108,6 +122,10 @@
 // until the process ends. This is the one case in which Close gives nothing
 // back; Pebble cannot be used, nor closed, after such an error.
 //
+// Streams that are served run in goroutines of the transport; Close ends them and
+// waits.
+//
 // Lock order: Store.mu, machine.mu and database.mu are never held together,
-// nor while Pebble or raft is called.
+// nor while Pebble or raft is called. sources.mu is held while Pebble closes a
+// snapshot, and before database.mu.
 package metastore

@@ -118,6 +118,17 @@ func (m *machine) requireCatalog(t *testing.T) {
 	m.read(func(c *catalog) { require.Equal(t, want, c) })
 }
 
+// reopened opens a machine as a store does whose log began with a reset.
+func reopened(t *testing.T, fs storage.FS, g Genesis, reset uint64) (*machine, error) {
+	t.Helper()
+	db, err := openDatabase(t.Context(), fs, "db", zap.NewNop())
+	require.NoError(t, err)
+	require.NoError(t, db.settle(reset))
+	m, err := openMachine(db, NewestCommand, zap.NewNop())
+	require.NoError(t, err)
+	return m, m.seed(g)
+}
+
 // openTestMachine opens a machine on fs, with its genesis.
 func openTestMachine(fs storage.FS, g Genesis) (*machine, error) {
 	db, err := openDatabase(context.Background(), fs, "db", zap.NewNop())
@@ -532,6 +543,13 @@ func (n *fakeNode) ReadIndex(ctx context.Context) (raftlog.Index, error) {
 	}
 	return index, nil
 }
+
+func (n *fakeNode) State(context.Context) (st raftlog.ReplicaState, err error) {
+	st.Hard.Term = n.Status().Term
+	return st, nil
+}
+
+func (n *fakeNode) TrimLog(raftlog.Index, int64, int64) error { return nil }
 
 // Call is the node's Caller: it reaches the other stores directly.
 func (n *fakeNode) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {

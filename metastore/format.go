@@ -77,6 +77,8 @@ package metastore
 // Of this node alone, on Pebble and in no snapshot:
 //
 //	'L' 'g'                    generation in use (u32)
+//	'L' 's'                    generation (u32) of a state that waits for the
+//	                           reset (u64) of this replica's log; generations.go
 //
 // A snapshot is a header, chunks of keys and values in ascending order without
 // 'a' and 'f', and an end. All three travel as:
@@ -89,6 +91,15 @@ package metastore
 //	kind 1 header  snapshot-version layout-version newest-type index term conf
 //	kind 2 chunk   {key:str value:str} ...
 //	kind 3 end     number of keys
+//
+// A stream "meta.snapshot": the asker sends chunk 0 of kind 4; the answer is chunk
+// 0 of kind 5, and behind it, unless it is a refusal, a snapshot whose chunks are
+// numbered on. The rest of a snapshot is one too, of the keys behind the one that
+// was named, and its end counts those alone.
+//
+//	kind 4 request  1 replica above index term behind:str    index 0: of nothing
+//	kind 5 answer   1 kind(1): 1 whole, 2 rest: term of who answers
+//	                           3 refused: reason:str
 //
 // A call "meta.propose": the request is a command, the answer is
 //

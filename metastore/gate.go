@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stelelog/stele/internal/clock"
-	"github.com/stelelog/stele/raftlog"
 )
 
 // gate holds back what must not be answered from an old state. It opens once
@@ -120,12 +119,4 @@ func withTimeout(ctx context.Context, c clock.Clock, d time.Duration) (context.C
 		timer.Stop()
 		cancel(context.Canceled)
 	}
-}
-
-// group is what the metadata needs of its raft group.
-type group interface {
-	Propose(data []byte, done func(raftlog.Proposal))
-	ReadIndex(ctx context.Context) (raftlog.Index, error)
-	Status() raftlog.Status
-	UpdatePeers(map[raftlog.ReplicaID]raftlog.NodeID)
 }

@@ -13,15 +13,24 @@ const maxVoters = 5
 const MetaLogDir = "meta/log"
 
 // Genesis is the content of the metadata at index 1: what the founder made and
-// each initial member adopted. It never changes, and is equal on all of them.
+// each initial member adopted. It never changes, and is equal on all of them. A
+// node that joined later has none: of it only ClusterID and Epoch are set.
 type Genesis struct {
 	ClusterID raftlog.ClusterID
 	Epoch     uint64   // recovery epoch, below 65536; 0 unless recovery was forced
 	Members   []Member // 1 or more; ids, names and nonces are distinct
 }
 
-// Begin is where the log of group 1 begins: after the genesis.
+// joined reports whether it is that of a node which begins with no state and no
+// log, and gets both from the leader.
+func (g Genesis) joined() bool { return len(g.Members) == 0 }
+
+// Begin is where the log of group 1 begins: after the genesis, or, of a node that
+// joined, with nothing.
 func (g Genesis) Begin() *raftlog.Begin {
+	if g.joined() {
+		return &raftlog.Begin{Dir: MetaLogDir}
+	}
 	conf := raftlog.ConfState{}
 	for i, m := range g.Members {
 		if i < maxVoters {
@@ -39,13 +48,21 @@ const (
 	genesisTerm  raftlog.Term  = 1
 )
 
-// check refuses a genesis that no founder makes.
-func (g Genesis) check() error {
+// checkIDs refuses what no cluster has.
+func (g Genesis) checkIDs() error {
 	if g.ClusterID.IsZero() {
 		return invalid("Genesis.ClusterID", g.ClusterID, "not zero")
 	}
 	if g.Epoch > maxEpoch {
 		return invalid("Genesis.Epoch", g.Epoch, "0 to %d", maxEpoch)
+	}
+	return nil
+}
+
+// check refuses a genesis that no founder makes.
+func (g Genesis) check() error {
+	if err := g.checkIDs(); err != nil {
+		return err
 	}
 	if len(g.Members) == 0 {
 		return invalid("Genesis.Members", 0, "one or more")

@@ -24,9 +24,10 @@ func (s *Store) Leader() (leader raftlog.NodeID, changed <-chan struct{}) {
 
 // Group returns this node's replica of the metadata group, for changes of its
 // configuration and of its leader. It is the store's: proposals are made through
-// the store alone.
+// the store alone. Ask for it each time: one that a snapshot has replaced is
+// closed.
 func (s *Store) Group() *raftlog.Group {
-	g, _ := s.group.(*raftlog.Group)
+	g, _ := s.group.now.Load().group.(*raftlog.Group)
 	return g
 }
 

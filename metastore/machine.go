@@ -23,6 +23,12 @@ type machine struct {
 	newest CommandType // that it applies
 	log    *zap.Logger
 
+	// trim lets go the front of the group's log, up to what the database has
+	// durably; nil: never. It is tried when the log has grown by trimEvery bytes.
+	trim      func(durable raftlog.Index) error
+	trimEvery int64
+	grown     int64 // of who applies
+
 	mu struct {
 		sync.Mutex
 		at       applied // zero: the state is empty
@@ -75,12 +81,18 @@ func loadState(v view, newest CommandType) (applied, *catalog, error) {
 }
 
 // seed makes the state at index 1, or checks that the state began with this
-// genesis.
+// genesis. That of a node that joined stays empty until a snapshot comes.
 func (m *machine) seed(g Genesis) error {
-	if err := g.check(); err != nil {
+	var err error
+	switch {
+	case g.joined() && m.applied().Index == 0:
+		return nil
+	case !g.joined():
+		err = g.check()
+	}
+	if err != nil {
 		return err
 	}
-	var err error
 	if m.applied().Index == 0 {
 		err = m.step(func(t *tx) error {
 			_, refusal, err := decide(t, g)
@@ -120,6 +132,7 @@ func (m *machine) Apply(entries []raftlog.Entry, results []raftlog.Result) error
 	at := m.applied().Index
 	for i, e := range entries {
 		results[i] = raftlog.Result{Verdict: verdict(e)}
+		m.grown += int64(len(e.Data)) + entryBytes
 		if e.Index <= at {
 			fresh = i + 1
 		}
@@ -149,9 +162,27 @@ func (m *machine) Apply(entries []raftlog.Entry, results []raftlog.Result) error
 	return nil
 }
 
-// Applied implements raftlog.StateMachine. Nothing waits for the group's log:
-// the state is in the database.
-func (m *machine) Applied(raftlog.Index) {}
+// Applied implements raftlog.StateMachine. Nothing waits for the group's log: the
+// state is in the database. But the log grows with it, and is trimmed now and
+// then: of what the database has durably a restart needs nothing, and what is
+// asked for by others is in snapshots.
+func (m *machine) Applied(raftlog.Index) {
+	if m.trim == nil || m.grown < m.trimEvery {
+		return
+	}
+	m.grown = 0
+	durable := m.applied().Index
+	err := m.db.sync()
+	if err == nil {
+		err = m.trim(durable)
+	}
+	if err != nil && m.failure() == nil {
+		m.log.Warn("the metadata log cannot be trimmed and grows on", zap.Error(err))
+	}
+}
+
+// entryBytes is what an entry takes of the log beyond its data, about.
+const entryBytes = 64
 
 // entryNormal is the kind of entries that carry a command, or nothing.
 const entryNormal raftlog.EntryKind = 0

@@ -485,7 +485,10 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		"BarrierTimeout": func(c *Config) { c.BarrierTimeout = time.Hour },
 		"ProposeTimeout": func(c *Config) { c.ProposeTimeout = -1 },
 		"AttemptTimeout": func(c *Config) { c.AttemptTimeout = time.Hour },
-		"Genesis":        func(c *Config) { c.Genesis.Members = nil },
+		"Genesis":        func(c *Config) { c.Genesis.ClusterID = raftlog.ClusterID{} },
+		"Streamer":       func(c *Config) { c.Genesis.Members = nil },
+		"SnapshotRate":   func(c *Config) { c.SnapshotRate = 1 },
+		"TrimLogBytes":   func(c *Config) { c.TrimLogBytes = 1 },
 	} {
 		c := good
 		change(&c)

@@ -175,8 +175,8 @@ func (s *Store) ReplicaDead(group raftlog.GroupID, replica raftlog.ReplicaID) (d
 
 // readState calls f with the state as it is now.
 func (s *Store) readState(f func(*tx)) error {
-	err := s.machine.db.run(func() error {
-		t := newTx(s.machine.db.newest())
+	err := s.machine.db.look(func(v view) error {
+		t := newTx(v)
 		f(t)
 		return t.err
 	})
@@ -188,8 +188,8 @@ func (s *Store) readState(f func(*tx)) error {
 
 // Setting returns a cluster-wide setting, as this node knows it (stale).
 func (s *Store) Setting(key string) (value string, ok bool, err error) {
-	err = s.machine.db.run(func() error {
-		b, err := s.machine.db.newest().get(keyString(tableSetting, key))
+	err = s.machine.db.look(func(v view) error {
+		b, err := v.get(keyString(tableSetting, key))
 		value, ok = string(b), b != nil
 		return err
 	})

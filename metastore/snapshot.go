@@ -8,14 +8,18 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/stelelog/stele/raftlog"
 )
 
-// Kinds of a snapshot's chunks.
+// Kinds of a snapshot's chunks, and of the two that come before them on a stream.
 const (
-	chunkHeader byte = 1
-	chunkPairs  byte = 2
-	chunkEnd    byte = 3
+	chunkHeader  byte = 1
+	chunkPairs   byte = 2
+	chunkEnd     byte = 3
+	chunkRequest byte = 4
+	chunkAnswer  byte = 5
 )
 
 const (
@@ -28,57 +32,113 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 // errSnapshotOld refuses a snapshot that is not ahead of the state.
 var errSnapshotOld = raftlog.Refused(errors.New("metastore: the snapshot is not ahead of the state"))
 
-// snapshot writes the state as of one applied index, which it returns: sorted
-// keys and values in checksummed chunks. They are logical, not Pebble's files,
-// so that nodes of different builds can give them to each other. It may run
-// beside Apply, whose later effects it does not hold.
-func (m *machine) snapshot(w io.Writer) (at applied, err error) {
-	err = m.db.run(func() error {
-		s := m.db.pebble.NewSnapshot()
-		defer s.Close()
-		v := stateView{s, m.db.generation()}
-		t := newTx(v)
-		var ok bool
-		at, ok = t.applied()
-		f := t.format()
-		if t.err == nil && !ok {
-			t.err = raftlog.Retry(errors.New("metastore: the state is empty"))
-		}
-		if t.err != nil {
-			return t.err
-		}
-		return writeSnapshot(w, v, f, at)
-	})
-	return at, err
+// errEnough ends a scan that has what it came for.
+var errEnough = errors.New("metastore: enough")
+
+// source is the state at one applied index, held while it is given away. It costs
+// the database what is overwritten meanwhile.
+type source struct {
+	db     *database
+	held   *pebble.Snapshot
+	of     uint32 // generation
+	format format
+	at     applied
 }
 
-func writeSnapshot(w io.Writer, v view, f format, at applied) error {
-	out := chunkWriter{w: w}
-	header := append(appendUint(nil, snapshotVersion), f.encode()...)
-	out.write(chunkHeader, append(header, at.encode()...))
-	var body []byte
-	var pairs uint64
-	err := v.scan(nil, func(key, value []byte) error {
-		if key[0] == tableApplied || key[0] == tableFormat {
-			return nil // in the header
+// source holds the state as it is now. It may run beside Apply, whose later
+// effects it does not have.
+func (m *machine) source() (*source, error) {
+	var s *source
+	err := m.db.run(func() error {
+		for s == nil {
+			// A state that a snapshot replaces is removed after the generation in
+			// use has changed: equal before and after, it was all there.
+			g := m.db.generation()
+			held := m.db.pebble.NewSnapshot()
+			if m.db.generation() == g {
+				s = &source{db: m.db, held: held, of: g}
+			} else if err := held.Close(); err != nil {
+				return err
+			}
 		}
-		body = appendString(appendString(body, string(key)), string(value))
-		pairs++
-		if len(body) >= chunkTarget {
-			out.write(chunkPairs, body)
-			body = body[:0]
+		t := newTx(stateView{s.held, s.of})
+		var ok bool
+		s.at, ok = t.applied()
+		if !ok && t.err == nil {
+			t.err = raftlog.Retry(errors.New("metastore: the state is empty"))
 		}
-		return out.err
+		s.format = t.format()
+		if t.err != nil {
+			return errors.Join(t.err, s.held.Close())
+		}
+		return nil
 	})
-	if err != nil {
+	return s, err
+}
+
+func (s *source) close() error { return s.db.run(s.held.Close) }
+
+// chunk is a run of pairs.
+type chunk struct {
+	body  []byte
+	pairs uint64
+	last  []byte // key
+}
+
+// next returns the pairs behind a key, nil: from the first on; none at the end.
+func (s *source) next(behind []byte) (*chunk, error) {
+	c := &chunk{last: bytes.Clone(behind)}
+	err := s.db.run(func() error {
+		first := stateKey(s.of, c.last)
+		if c.last != nil {
+			first = append(first, 0)
+		}
+		err := scanRange(s.held, first, after(stateKey(s.of, nil)), func(key, value []byte) error {
+			if inHeader(key) {
+				return nil
+			}
+			c.body = appendString(appendString(c.body, string(key)), string(value))
+			c.pairs++
+			c.last = append(c.last[:0], key...)
+			if len(c.body) >= chunkTarget {
+				return errEnough
+			}
+			return nil
+		})
+		if err == errEnough {
+			err = nil
+		}
 		return err
+	})
+	return c, err
+}
+
+// write writes the state behind a key: sorted keys and values in checksummed
+// chunks. They are logical, not Pebble's files, so that nodes of different
+// builds can give them to each other. pace is called before each chunk.
+func (s *source) write(out *chunkWriter, behind []byte, pace func(bytes int) error) error {
+	out.header(s.format, s.at)
+	for pairs := uint64(0); out.err == nil; {
+		c, err := s.next(behind)
+		if err != nil {
+			return err
+		}
+		if c.pairs == 0 {
+			out.write(chunkEnd, appendUint(nil, pairs))
+			break
+		}
+		if err := pace(len(c.body)); err != nil {
+			return err
+		}
+		out.write(chunkPairs, c.body)
+		behind, pairs = c.last, pairs+c.pairs
 	}
-	if len(body) > 0 {
-		out.write(chunkPairs, body)
-	}
-	out.write(chunkEnd, appendUint(nil, pairs))
 	return out.err
 }
+
+// inHeader reports whether a key is in the header of a snapshot, and so in no
+// chunk.
+func inHeader(key []byte) bool { return key[0] == tableApplied || key[0] == tableFormat }
 
 // chunkWriter writes numbered chunks; the first error stays.
 type chunkWriter struct {
@@ -100,6 +160,11 @@ func (c *chunkWriter) write(kind byte, body []byte) {
 	}
 }
 
+func (c *chunkWriter) header(f format, at applied) {
+	body := append(appendUint(nil, snapshotVersion), f.encode()...)
+	c.write(chunkHeader, append(body, at.encode()...))
+}
+
 func chunkSum(n uint32, kind byte, body []byte) uint32 {
 	sum := crc32.Checksum(append(binary.BigEndian.AppendUint32(nil, n), kind), crcTable)
 	return crc32.Update(sum, crcTable, body)
@@ -114,7 +179,7 @@ type chunkReader struct {
 func (c *chunkReader) read() (kind byte, body []byte, err error) {
 	var head [8]byte
 	if _, err := io.ReadFull(c.r, head[:]); err != nil {
-		return 0, nil, fmt.Errorf("metastore: read snapshot: %w", noEOF(err))
+		return 0, nil, cut(err)
 	}
 	length := binary.BigEndian.Uint32(head[:])
 	if length == 0 || length > maxChunk {
@@ -123,7 +188,7 @@ func (c *chunkReader) read() (kind byte, body []byte, err error) {
 	// The buffer grows with what arrives, not with what the length claims.
 	var b bytes.Buffer
 	if _, err := io.CopyN(&b, c.r, int64(length)); err != nil {
-		return 0, nil, fmt.Errorf("metastore: read snapshot: %w", noEOF(err))
+		return 0, nil, cut(err)
 	}
 	kind, body = b.Bytes()[0], b.Bytes()[1:]
 	if chunkSum(c.n, kind, body) != binary.BigEndian.Uint32(head[4:]) {
@@ -133,18 +198,20 @@ func (c *chunkReader) read() (kind byte, body []byte, err error) {
 	return kind, body, nil
 }
 
-// noEOF: a snapshot that ends before its end was cut.
-func noEOF(err error) error {
+// errCut says that a snapshot ended before its end: the rest may still come.
+var errCut = errors.New("metastore: the snapshot was cut")
+
+func cut(err error) error {
 	if err == io.EOF {
-		return io.ErrUnexpectedEOF
+		err = io.ErrUnexpectedEOF
 	}
-	return err
+	return fmt.Errorf("%w: %w", errCut, err)
 }
 
-// readSnapshot checks a snapshot from its header to its end and calls put with
-// each pair, in ascending order.
-func readSnapshot(r io.Reader, header func(format, applied) error, put func(key, value []byte) error) error {
-	in := chunkReader{r: r}
+// readState checks a snapshot from its header to its end and calls put with
+// each pair, in ascending order, all behind the key last, which header returns:
+// what comes may be the rest of a snapshot whose beginning is there.
+func readState(in *chunkReader, header func(format, applied) (last []byte, err error), put func(key, value []byte) error) error {
 	kind, body, err := in.read()
 	if err != nil {
 		return err
@@ -164,14 +231,14 @@ func readSnapshot(r io.Reader, header func(format, applied) error, put func(key,
 	if err := d.end(); err != nil {
 		return err
 	}
-	if err := header(f, at); err != nil {
+	last, err := header(f, at)
+	if err != nil {
 		return err
 	}
-	return readPairs(&in, put)
+	return readPairs(in, bytes.Clone(last), put)
 }
 
-func readPairs(in *chunkReader, put func(key, value []byte) error) error {
-	var last []byte
+func readPairs(in *chunkReader, last []byte, put func(key, value []byte) error) error {
 	var pairs uint64
 	for {
 		kind, body, err := in.read()
@@ -191,7 +258,7 @@ func readPairs(in *chunkReader, put func(key, value []byte) error) error {
 		for d.err == nil && len(d.b) > 0 {
 			key := d.bytes(int(d.uintMax(maxChunk)))
 			value := d.bytes(int(d.uintMax(maxChunk)))
-			if d.err == nil && (len(key) == 0 || bytes.Compare(last, key) >= 0 || key[0] == tableApplied || key[0] == tableFormat) {
+			if d.err == nil && (len(key) == 0 || bytes.Compare(last, key) >= 0 || inHeader(key)) {
 				d.fail("key %q follows %q", key, last)
 			}
 			if d.err != nil {
@@ -207,67 +274,4 @@ func readPairs(in *chunkReader, put func(key, value []byte) error) error {
 			return d.err
 		}
 	}
-}
-
-// restore replaces the state by that of a snapshot, which must be ahead of it;
-// one that is late, broken or cut changes nothing. It must not run beside
-// Apply.
-//
-// The new state is built beside the old one, under the next generation, and
-// checked as a whole. Then one synced batch changes the generation in use and
-// drops the old state: a crash leaves the one or the other.
-func (m *machine) restore(r io.Reader) error {
-	return m.db.run(func() error {
-		next := m.db.generation() + 1
-		if err := m.db.clear(next); err != nil { // what a crash left of an earlier try
-			return err
-		}
-		at, err := m.stage(r, next)
-		if err != nil {
-			return errors.Join(err, m.db.clear(next))
-		}
-		staged := stateView{m.db.pebble, next}
-		_, catalog, err := loadState(staged, m.newest)
-		if err == nil {
-			err = checkInvariants(staged)
-		}
-		if err != nil {
-			return errors.Join(err, m.db.clear(next))
-		}
-		if err := m.db.use(next); err != nil {
-			return err
-		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.mu.catalog = catalog
-		m.publishLocked(at, true)
-		return nil
-	})
-}
-
-// stage writes a snapshot's state under a generation that is not in use.
-func (m *machine) stage(r io.Reader, generation uint32) (at applied, err error) {
-	b := m.db.pebble.NewBatch()
-	defer func() { err = errors.Join(err, b.Close()) }()
-	put := func(key, value []byte) error {
-		if err := b.Set(stateKey(generation, key), value, nil); err != nil {
-			return fmt.Errorf("metastore: write: %w", err)
-		}
-		if b.Len() < chunkTarget {
-			return nil
-		}
-		defer b.Reset()
-		return commit(b)
-	}
-	err = readSnapshot(r, func(f format, to applied) error {
-		if to.Index <= m.applied().Index {
-			return errSnapshotOld
-		}
-		at = to
-		return errors.Join(put([]byte{tableFormat}, f.encode()), put([]byte{tableApplied}, at.encode()))
-	}, put)
-	if err == nil {
-		err = commit(b)
-	}
-	return at, err
 }

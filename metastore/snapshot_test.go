@@ -25,6 +25,41 @@ func snapshotAt(t *testing.T, g Genesis, log []raftlog.Entry, at raftlog.Index) 
 	return b.Bytes()
 }
 
+// writeSnapshot writes what a source would, of a view.
+func writeSnapshot(w io.Writer, v view, f format, at applied) error {
+	out := chunkWriter{w: w}
+	out.header(f, at)
+	var body []byte
+	var pairs uint64
+	err := v.scan(nil, func(key, value []byte) error {
+		if !inHeader(key) {
+			body = appendString(appendString(body, string(key)), string(value))
+			pairs++
+		}
+		return nil
+	})
+	if len(body) > 0 {
+		out.write(chunkPairs, body)
+	}
+	out.write(chunkEnd, appendUint(nil, pairs))
+	return errors.Join(err, out.err)
+}
+
+// readSnapshot reads a whole one.
+func readSnapshot(r io.Reader, header func(format, applied) error, put func(key, value []byte) error) error {
+	return readState(&chunkReader{r: r}, func(f format, at applied) ([]byte, error) { return nil, header(f, at) }, put)
+}
+
+// snapshot writes the state as of one applied index, which it returns.
+func (m *machine) snapshot(w io.Writer) (applied, error) {
+	s, err := m.source()
+	if err != nil {
+		return applied{}, err
+	}
+	err = s.write(&chunkWriter{w: w}, nil, func(int) error { return nil })
+	return s.at, errors.Join(err, s.close())
+}
+
 func TestASnapshotOfManyChunksRestores(t *testing.T) {
 	g := testGenesis(3)
 	log := []raftlog.Entry{{Index: 2, Term: 1, Data: encodeCommand(createTopic{inc(1), "big", TopicConfig{Partitions: 3_000, Replicas: 3}})}}

@@ -13,14 +13,18 @@ import (
 // Store is a node's replica of the metadata. All methods are safe for
 // concurrent use.
 type Store struct {
-	config  Config
-	machine *machine
-	group   group
-	gate    *gate
+	config    Config
+	machine   *machine
+	openGroup openGroup
+	group     openedGroup
+	gate      *gate
+	sources   *sources
+	kick      chan struct{}       // of the gate
+	behind    chan raftlog.NodeID // a leader that has a snapshot for this replica
 
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when the store is closed
-	running sync.WaitGroup  // the gate's goroutine, and those that watch the database and the members
+	running sync.WaitGroup  // the goroutines of the gate and of snapshots, and those that watch the database and the members
 	failed  chan struct{}   // closed when this replica stops for good
 
 	mu struct {
@@ -36,7 +40,8 @@ type openGroup func(raftlog.GroupOptions) (group, error)
 
 // Open opens the database, makes the state of the genesis in it if it is empty,
 // and opens the raft group, which then replays what the database lacks. It
-// waits for no other node; see CaughtUp. ctx bounds opening alone.
+// waits for no other node; see CaughtUp. A snapshot that a crash interrupted is
+// finished or removed. ctx bounds opening alone.
 //
 // ErrLogLost: the group's log is gone; *NewerStateError: a newer build wrote the
 // database. Both leave it untouched.
@@ -70,6 +75,9 @@ func open(ctx context.Context, config Config, openGroup openGroup) (*Store, erro
 }
 
 func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
+	if err := db.settle(lastReset(&config)); err != nil {
+		return nil, err
+	}
 	m, err := openMachine(db, config.Newest, config.Logger)
 	if err != nil {
 		return nil, err
@@ -77,46 +85,84 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	if err := m.seed(config.Genesis); err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, machine: m, failed: make(chan struct{})}
+	s := &Store{
+		config: config, machine: m, openGroup: openGroup, failed: make(chan struct{}),
+		kick: make(chan struct{}, 1), behind: make(chan raftlog.NodeID, 1),
+	}
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	s.mu.leader = make(chan struct{})
-	kick := make(chan struct{}, 1)
-	at := m.applied()
-	options := raftlog.GroupOptions{
-		Group:     raftlog.MetadataGroup,
-		Replica:   config.Replica,
-		Peers:     peersOf(s.Members()),
-		Machine:   m,
-		Essential: essential,
-		State:     &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
-		OnStatus: func(st raftlog.Status) {
-			if st.Failed != nil {
-				s.fail(st.Failed)
-			}
-			select {
-			case kick <- struct{}{}:
-			default:
-			}
-			s.leaderMayHaveChanged()
-		},
+	s.sources = newSources(s)
+	if config.Streamer != nil { // else a follower that is behind could not be helped
+		m.trimEvery = config.TrimLogBytes / 8
+		m.trim = func(durable raftlog.Index) error {
+			return s.group.TrimLog(durable, config.TrimLogBytes, config.TrimLogBytes/4)
+		}
 	}
-	if at.Index == genesisIndex {
-		// Nothing of a log was ever applied, so nothing can have been lost.
-		options.Create = config.Genesis.Begin()
-	}
-	if s.group, err = openGroup(options); err != nil {
+	options := s.options()
+	g, err := openGroup(options)
+	if err != nil {
 		s.stop(ErrClosed)
 		if errors.Is(err, raftlog.ErrUnknownReplica) && options.Create == nil {
 			err = ErrLogLost
 		}
 		return nil, err
 	}
-	s.gate = newGate(s.group, m, config)
-	s.running.Go(func() { s.gate.run(s.life, kick) })
+	s.group.set(g)
+	s.gate = newGate(&s.group, m, config)
+	s.running.Go(func() { s.gate.run(s.life, s.kick) })
 	s.running.Go(s.watchDatabase)
 	s.running.Go(s.followMembers)
-	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(at.Index)), zap.Stringer("id", config.Node))
+	s.running.Go(s.bringSnapshots)
+	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(m.applied().Index)), zap.Stringer("id", config.Node))
 	return s, nil
+}
+
+// lastReset returns the id of the reset that began this replica's log, 0 if none
+// did.
+func lastReset(config *Config) uint64 {
+	if config.Host == nil {
+		return 0
+	}
+	for _, st := range config.Host.Replicas() {
+		if st.Replica == config.Replica {
+			return st.Log.Reset
+		}
+	}
+	return 0
+}
+
+// options are those to open the group with, over the state as it is now.
+func (s *Store) options() raftlog.GroupOptions {
+	at := s.machine.applied()
+	options := raftlog.GroupOptions{
+		Group:     raftlog.MetadataGroup,
+		Replica:   s.config.Replica,
+		Peers:     peersOf(s.Members()),
+		Machine:   s.machine,
+		Essential: essential,
+		State:     &raftlog.AppliedState{Index: at.Index, Conf: at.Conf},
+		OnStatus:  s.noteStatus,
+	}
+	if s.config.Streamer != nil {
+		options.OnBehind = s.noteBehind
+	}
+	if first := s.config.Genesis.Begin(); at.Index == first.Index {
+		// Nothing of a log was ever applied, so nothing can have been lost.
+		options.Create = first
+	}
+	return options
+}
+
+// noteStatus is called by raft's loop.
+func (s *Store) noteStatus(st raftlog.Status) {
+	if st.Failed != nil {
+		s.fail(st.Failed)
+	}
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+	s.leaderMayHaveChanged()
 }
 
 // Close ends what runs and closes the database. The raft group must have been
@@ -126,6 +172,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 func (s *Store) Close() error {
 	s.stop(ErrClosed)
 	s.running.Wait()
+	s.sources.close()
 	return s.machine.db.close()
 }
 
