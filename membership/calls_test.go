@@ -114,6 +114,7 @@ func TestAnswersAreDistinct(t *testing.T) {
 	require.ErrorContains(t, err, "version 3")
 }
 
+// Property: S11 (red: a string without its bound)
 func FuzzCalls(f *testing.F) {
 	for _, c := range sampleCalls {
 		f.Add(c.bytes)

@@ -46,8 +46,9 @@ type town struct {
 	ids      uint64
 	clockOff time.Duration // of the wall clock that stamps come from
 	events   []Event
-	changes  int                // of the state, and of the configuration
-	crash    func(nth int) bool // asked after each: does the leader crash now?
+	changes  int                        // of the state, and of the configuration
+	crash    func(nth int) bool         // asked after each: does the leader crash now?
+	left     map[raftlog.ReplicaID]bool // replicas that were taken out of the configuration
 }
 
 // house is a node of a town: its disk, and what runs on it.
@@ -76,6 +77,7 @@ func newTown(t *testing.T, n int) *town {
 	w := &town{
 		t: t, logs: logs, logger: zap.New(core), nodes: map[string]*house{}, cut: map[string]bool{}, changed: make(chan struct{}),
 		version: 1, stones: map[raftlog.Nonce]metastore.Tombstone{}, loads: map[raftlog.NodeID]uint64{}, ids: 100,
+		left: map[raftlog.ReplicaID]bool{},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	w.ctx = ctx
@@ -561,6 +563,14 @@ func (h *house) ChangeMembers(ctx context.Context, c raftlog.Change) error {
 		if !h.quorumLocked(to) {
 			h.t.Errorf("a change to %v would have stopped the cluster", to.Voters)
 			return raftlog.Unknown(errors.New("no quorum"))
+		}
+		for _, r := range slices.Concat(c.Learners, c.Voters) {
+			if h.left[r] {
+				h.t.Errorf("a second stint of %v", r)
+			}
+		}
+		for _, r := range c.Remove {
+			h.left[r] = true
 		}
 		h.conf = to
 		close(h.changed) // who is out of it sees no leader any more

@@ -10,6 +10,7 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
+// Property: D1, D2, D3, D4 (red: partitions not awaited; no floor; an unanswered question taken for zero; the leader marked itself)
 func TestNextStep(t *testing.T) {
 	zero := Backlog{Known: true}
 	at := func(n, voters, leaver int, d metastore.Departure, change func(f *Facts, k *Known)) *Facts {
@@ -79,6 +80,7 @@ func TestNextStep(t *testing.T) {
 	}
 }
 
+// Property: J17 (red: a life that speaks was sent off)
 func TestAReplacedLifeGoesByItself(t *testing.T) {
 	// d is the new life of c, which votes and is silent.
 	f := factsOf(4, 3)
@@ -107,6 +109,7 @@ func TestAReplacedLifeGoesByItself(t *testing.T) {
 	require.Equal(t, StepRemove, next().Step)
 }
 
+// Property: D2 (red: the facts themselves changed)
 func TestPlanDecommission(t *testing.T) {
 	steps := func(f *Facts, node raftlog.NodeID, force bool) Plan {
 		before := f.Members[node-1]
@@ -131,6 +134,7 @@ func TestPlanDecommission(t *testing.T) {
 	require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err))
 }
 
+// Property: D6 (red: assignments not asked; a member forgotten)
 func TestForget(t *testing.T) {
 	f := factsOf(4, 4)
 	f.Conf.Learners = []raftlog.ReplicaID{170}

@@ -142,7 +142,7 @@ func TestGenesisSurvivesARestartOfEachMember(t *testing.T) {
 	})
 }
 
-// Property: J2, J3 (red: Learn not checking that the genesis lists this life: the test never ended; open: joining)
+// Property: J2, J3 (red: Learn not checking that the genesis lists this life: the test never ended)
 func TestAWipedMemberFoundsNoRival(t *testing.T) {
 	for _, wiped := range []int{0, 2} {
 		t.Run(three[wiped].Name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Property: J7 (red: nine remembered; one twice)
 func TestLeadersAreRemembered(t *testing.T) {
 	var l Leaders
 	for i := range 10 {
@@ -23,6 +24,7 @@ func TestLeadersAreRemembered(t *testing.T) {
 	require.Equal(t, []string{"x", "n2", "n5", "n9", "n8", "n7", "n6", "n4"}, l.All())
 }
 
+// Property: J6, J7 (red: a hint over 261 bytes followed; a fifth hint followed; a peer asked twice)
 func TestWalk(t *testing.T) {
 	walk := func(w *Walk) (all []string) {
 		for {

@@ -44,6 +44,8 @@ func (s *script) CallAddr(ctx context.Context, addr, _ string, _ []byte) ([]byte
 }
 
 func (s *script) says(addr string, r Reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.answers[addr] = func() ([]byte, error) { return r.Encode(), nil }
 }
 
@@ -70,6 +72,7 @@ func acceptance() Reply {
 	}
 }
 
+// Property: J6, J7 (red: garbage ended the walk; the id alone of no use)
 func TestALeaderIsFoundThatNoPeerKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -111,6 +114,7 @@ func TestALeaderIsFoundThatNoPeerKnows(t *testing.T) {
 	})
 }
 
+// Property: J7 (red: a fifth followed)
 func TestFourHintsAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -128,6 +132,7 @@ func TestFourHintsAreFollowed(t *testing.T) {
 	})
 }
 
+// Property: J6, J12 (red: removed ended the walk; the last answer counted)
 func TestTheMostFinalAnswerOfAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -175,6 +180,7 @@ func (v *view) set(leader raftlog.NodeID) {
 	v.changed = make(chan struct{})
 }
 
+// Property: J5, J14 (red: an acceptance ended it; at once)
 func TestAMemberWithoutALeaderAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -207,6 +213,7 @@ func TestAMemberWithoutALeaderAsks(t *testing.T) {
 		s.says("a", acceptance())
 		time.Sleep(20 * time.Second)
 		require.Len(t, s.took(), 10)
+		synctest.Wait()
 		require.Equal(t, acceptance().Members, reached[0])
 		v.set(5)
 		time.Sleep(time.Hour)
@@ -221,6 +228,7 @@ func TestAMemberWithoutALeaderAsks(t *testing.T) {
 	})
 }
 
+// Property: J5 (red: patient from the start)
 func TestAFreshMemberAsksUntilItSeesALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -245,6 +253,7 @@ func TestAFreshMemberAsksUntilItSeesALeader(t *testing.T) {
 	})
 }
 
+// Property: J13 (red: said every time)
 func TestAnOldBuildSaysSoOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -265,6 +274,7 @@ func TestAnOldBuildSaysSoOnce(t *testing.T) {
 	})
 }
 
+// Property: J1, J3 (red: an offered genesis adopted)
 func TestWhoIsNoInitialMemberFoundsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
@@ -294,6 +304,7 @@ func TestWhoIsNoInitialMemberFoundsNothing(t *testing.T) {
 	})
 }
 
+// Property: J2, J3 (red: a joiner looked for no genesis)
 func TestAGenesisThatListsItComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A member that renounced, as it was shown a genesis of which nobody is left,
@@ -319,6 +330,7 @@ func TestAGenesisThatListsItComesFirst(t *testing.T) {
 	})
 }
 
+// Property: J3, J4 (red: who joined was taken for unconfigured)
 func TestAnInitialMemberMeetsWhoJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// a is gone; b was wiped and joined, so it has no genesis to show. c comes for

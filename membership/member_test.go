@@ -318,7 +318,7 @@ func (w *world) settle() {
 	}
 }
 
-// Property: J2 (red: an answer missing in a round counted as agreement; a probe of a strange founder answered unasked: seed 1850; open: with joining)
+// Property: J2 (red: an answer missing in a round counted as agreement; a probe of a strange founder answered unasked: seed 1850)
 func TestGenesisNeverMakesTwoClusters(t *testing.T) {
 	seeds := *genesisSeeds
 	if testing.Short() {

@@ -28,7 +28,8 @@ type Metadata interface {
 	SetVersion(context.Context, uint64) error
 }
 
-// Group is what membership needs of raft group 1; *raftlog.Group is one.
+// Group is what membership needs of raft group 1; *raftlog.Group is one. A
+// snapshot replaces that of a metastore.Store, whose Group is asked each time.
 type Group interface {
 	Status() raftlog.Status
 	ChangeMembers(context.Context, raftlog.Change) error

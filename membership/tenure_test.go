@@ -23,6 +23,7 @@ func sampleOf(f *Facts) sample {
 	return s
 }
 
+// Property: J10, H2 (red: silence of before the leadership counted; a success did not end a failure)
 func TestWhatALeaderRemembers(t *testing.T) {
 	s := sampleOf(factsOf(4, 3))
 	tn := newTenure(7)
@@ -76,6 +77,7 @@ func TestFactsOfRaft(t *testing.T) {
 	require.True(t, tn.facts(s, time.Minute).Changing)
 }
 
+// Property: H2, H3 (red: a pause counted as silence)
 func TestAPauseIsNobodysSilence(t *testing.T) {
 	s := sampleOf(factsOf(3, 3))
 	tn := newTenure(7)
@@ -96,6 +98,7 @@ func TestAPauseIsNobodysSilence(t *testing.T) {
 	require.Empty(t, MarkDead(f).Spared)
 }
 
+// Property: J17 (red: the last ask counted, not the first; proposed again and again)
 func TestAWishIsBurntOnce(t *testing.T) {
 	f := factsOf(3, 3)
 	c := &f.Members[2]
