@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -222,7 +223,8 @@ func surviveCrashes(t *testing.T, seed uint64) {
 			require.Equal(t, made[topic.Name], topic, "seed %d: %v", seed, id)
 		}
 		require.NoError(t, n.meta.Failed())
-		require.Equal(t, c.node(1).meta.Members(), n.meta.Members(), "seed %d: %v", seed, id)
+		require.NoError(t, c.node(1).meta.Barrier(t.Context()), "seed %d", seed)
+		require.True(t, slices.Equal(c.node(1).meta.Members(), n.meta.Members()), "seed %d: %v", seed, id)
 		require.Equal(t, uint64(2), n.meta.ClusterVersion(), "seed %d: %v", seed, id)
 		require.Greater(t, len(n.meta.Members()), 5, "seed %d: %v", seed, id)
 	}
