@@ -82,6 +82,35 @@
 // literally, upper and lower case apart, but two topics whose names differ only
 // in case cannot be at the same time.
 //
+// # Moves
+//
+// A partition's replicas move while it serves: because their node is to leave,
+// because another one has joined, or because somebody asks (MoveReplica).
+//
+//	what moves where     Planned, on the node that leads the metadata: a pure function
+//	which step is next   stepOf, on the node that leads the partition: a pure function
+//	who copies           fill: any replica sends, the new one stages, the reconciler
+//	                     puts what came in the log's place
+//
+// The metadata hold the wish, as the partition's target; the partition's group
+// holds its configuration; whoever leads the group brings the one to the other,
+// a step at a time (move_step.go has the table). A new replica begins with
+// nothing. It gets the log of another one up to what that has applied, whole
+// segments, with the configuration and the producers' memory as of exactly that
+// entry (fill_format.go); raft brings the rest. Entries are the same on all
+// replicas, so a copy that was interrupted goes on from another one. Then it
+// takes the old one's place by one joint change. The old one is set aside only
+// when a quorum of the new configuration knows of it, and its files stay.
+//
+// A destination that is to leave, or has been dead for two minutes, is taken out
+// of the group again and the wish is cancelled. What a dead node holds stays its
+// own: PartitionStatus.Silent says that copies lag. A topic that is deleted ends
+// its moves.
+//
+// The first replica of a partition is its preferred leader. Who leads in another's
+// place for a while hands the leadership back when that one is there again and
+// has everything, a few at a time, unless its node is to leave.
+//
 // # Producing
 //
 //	call ─► queue ─► batch ─► leader here   : Append, up to MaxInFlight at once
@@ -140,8 +169,8 @@
 // # Goroutines
 //
 // Those of a Manager and of its producers are in the table at Manager. Between
-// Open and Close it always has two: the reconciler, and the finisher of
-// deletions that others began.
+// Open and Close it always has four: the reconciler, the mover, the planner, and
+// the finisher of deletions that others began.
 //
 // A Partition has none. It runs in the goroutines of its callers and of its
 // group: Apply, Applied and the answers of Append come from the group.

@@ -86,6 +86,14 @@ func (p *Producer) Remembers() int {
 	return len(p.mu.views) + len(p.mu.lanes) + len(p.mu.spent)
 }
 
+// OpenGroup is Group, or nil if the replica is not open.
+func (m *Manager) OpenGroup(i storage.Incarnation, partition uint32) *raftlog.Group {
+	if r := m.replica(address{i, partition}); r != nil {
+		return r.group
+	}
+	return nil
+}
+
 // Group is the raft group of a replica on this node.
 func (m *Manager) Group(i storage.Incarnation, partition uint32) *raftlog.Group {
 	return m.replica(address{i, partition}).group

@@ -3,6 +3,8 @@ package topic
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -38,7 +40,13 @@ type Config struct {
 	Node raftlog.NodeID
 	// Caller reaches the other nodes.
 	Caller Caller
+	// Streamer opens streams to the other nodes. Nil: replicas that have to be
+	// filled, because a move brings them here, wait.
+	Streamer Streamer
 
+	// OnMove is told how the moves of partitions go on that this node leads, one
+	// call at a time. It must not block, nor call the Manager. Default: nobody is.
+	OnMove func(MoveProgress)
 	// Trace is told of operations. Default: nobody is, and nothing is spent on it.
 	Trace Trace
 	// Clock is what timeouts are measured with. Default: the machine's.
@@ -56,6 +64,20 @@ type Config struct {
 	// MaxPendingBytes bounds the records of a partition that wait for a quorum,
 	// in bytes: see PartitionConfig. Default 32 MiB.
 	MaxPendingBytes int
+	// FillBytesPerSecond bounds what replicas that are being filled get on this
+	// node, and once more what is sent from here to fill others, all of them
+	// together: 1 MiB to 64 GiB. Default 64 MiB.
+	FillBytesPerSecond int64
+	// NoBalance keeps replicas where they are unless their node drains. Else they
+	// are spread over a node that joins. It is heeded by the node that leads the
+	// metadata.
+	NoBalance bool
+	// NoHandBack keeps leaderships where they are, unless a move needs another
+	// leader. Else this node hands back, a few at a time, those that belong to
+	// another node (see Manager).
+	NoHandBack bool
+	// Rand draws ids. Default: the system's.
+	Rand func() uint64
 }
 
 func (c Config) withDefaults() Config {
@@ -68,7 +90,17 @@ func (c Config) withDefaults() Config {
 	c.CallTimeout = cmp.Or(c.CallTimeout, 10*time.Second)
 	c.FetchWait = cmp.Or(c.FetchWait, 5*time.Second)
 	c.MaxPendingBytes = cmp.Or(c.MaxPendingBytes, 32<<20)
+	c.FillBytesPerSecond = cmp.Or(c.FillBytesPerSecond, 64<<20)
+	if c.Rand == nil {
+		c.Rand = systemRand
+	}
 	return c
+}
+
+func systemRand() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: the runtime ends the process instead
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 func (c Config) validate() error {
@@ -89,6 +121,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("topic: Config.FetchWait is %v: want 10 ms to 1 min", c.FetchWait)
 	case c.MaxPendingBytes < 1 || c.MaxPendingBytes > 1<<30:
 		return fmt.Errorf("topic: Config.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
+	case c.FillBytesPerSecond < 1<<20 || c.FillBytesPerSecond > 64<<30:
+		return fmt.Errorf("topic: Config.FillBytesPerSecond is %d: want %d to %d", c.FillBytesPerSecond, 1<<20, int64(64<<30))
 	}
 	return nil
 }
@@ -114,6 +148,12 @@ type Position struct {
 //	goroutine    started by     owns                             ends
 //	reconciler   Open           which replicas are open          Close
 //	finisher     Open           deletions that others began      Close
+//	mover        Open           what leaders here do for moves,  Close
+//	                            and which they hand back
+//	planner      Open           which moves begin, on the node   Close
+//	                            that leads the metadata
+//	fill         reconciler     a log on its way here, its       when it is whole, or of no
+//	                            stream and its watchdog          use, Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
 //	leader watch a producer     giving such an attempt up        with it
 //	recovery     a producer     a partition's batches that wait  when they are sent, Close
@@ -125,8 +165,14 @@ type Manager struct {
 	buffers  sync.Pool // of *fetchBuffer
 	routes   routes
 	opened   beacon // replicas or failures changed
-	broke    beacon // an open replica takes no part any more
+	broke    beacon // an open replica takes no part any more, or its log cannot be continued
+	led      beacon // a replica began to lead, or its group's configuration changed
 	stats    counters
+
+	filling chan struct{} // a place for each replica elsewhere that is filled from here
+	fillIn  *pacer
+	fillOut *pacer
+	moves   moveBoard
 
 	life    context.Context // ends when the manager is closed
 	stop    context.CancelFunc
@@ -148,14 +194,25 @@ func Open(cfg Config) (*Manager, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, raftlog.Refused(err)
 	}
-	m := &Manager{cfg: cfg}
+	m := &Manager{
+		cfg:     cfg,
+		filling: make(chan struct{}, fillsServed),
+		fillIn:  &pacer{clock: cfg.Clock, rate: cfg.FillBytesPerSecond},
+		fillOut: &pacer{clock: cfg.Clock, rate: cfg.FillBytesPerSecond},
+	}
 	m.life, m.stop = context.WithCancel(context.Background())
 	m.mu.replicas = map[address]*replica{}
 	m.mu.failures = map[address]error{}
 	m.mu.producers = map[*Producer]bool{}
-	rc := &reconciler{Manager: m, retries: map[address]*retry{}, lapses: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{}}
+	rc := &reconciler{
+		Manager: m, retries: map[address]*retry{}, lapses: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{},
+		held: map[storage.ReplicaID]heldReplica{}, fills: map[storage.ReplicaID]*fill{},
+	}
+	mv := &mover{Manager: m, works: map[address]*moveWork{}, dead: map[storage.NodeID]time.Time{}, failed: map[address]time.Time{}}
 	m.running.Go(rc.run)
 	m.running.Go(m.finish)
+	m.running.Go(mv.run)
+	m.running.Go(m.planMoves)
 	return m, nil
 }
 
@@ -220,7 +277,12 @@ type PartitionStatus struct {
 	Readable      bool
 	Start         storage.Offset
 	HighWatermark storage.Offset // the first offset that may not be read yet, if Readable
-	Err           error          // why the replica is not open, or takes no part any more; it is opened again
+	Target        bool           // a move brings this replica here; until it ends it does not count
+	// Silent lists, if this replica leads, the nodes whose replicas it has not
+	// heard from for two election timeouts: the partition has fewer copies that
+	// keep up than it should have.
+	Silent []raftlog.NodeID
+	Err    error // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -234,7 +296,7 @@ func (m *Manager) Status() []PartitionStatus {
 	for _, a := range assigned {
 		s := PartitionStatus{
 			Topic: a.Topic.Name, Partition: a.Partition.Index,
-			Incarnation: a.Topic.Incarnation, Group: a.Partition.Group, Replica: a.Replica,
+			Incarnation: a.Topic.Incarnation, Group: a.Partition.Group, Replica: a.Replica, Target: a.Target,
 		}
 		at := addressOf(a)
 		if r := m.replica(at); r != nil {
@@ -243,6 +305,7 @@ func (m *Manager) Status() []PartitionStatus {
 			s.Start = r.group.Log().StartOffset()
 			hw, err := r.part.HighWatermark()
 			s.HighWatermark, s.Readable = hw, err == nil
+			s.Silent = r.silent()
 			s.Err = r.failed()
 		} else {
 			s.Err = m.failure(at)
@@ -259,10 +322,15 @@ type Stats struct {
 	Served                    uint64 // batches taken in for other nodes
 	Retries                   uint64 // batches sent again
 	FetchedLocal, FetchedAway uint64 // answers with records to this node's readers
+	Fills                     uint64 // replicas here that were given a copy of the log
+	FilledIn, FilledOut       uint64 // bytes that came for fills here, and were sent for others
+	Moved, MovesCancelled     uint64 // moves that this node's leaders ended
+	HandedBack                uint64 // leaderships that were given to the preferred leader
 }
 
 type counters struct {
 	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
+	fills, filledIn, filledOut, moved, movesCancelled, handedBack                  atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
@@ -272,5 +340,7 @@ func (m *Manager) Stats() Stats {
 		Records: c.records.Load(), Batches: c.batches.Load(), Bytes: c.bytes.Load(),
 		Forwarded: c.forwarded.Load(), Served: c.served.Load(), Retries: c.retries.Load(),
 		FetchedLocal: c.fetchedLocal.Load(), FetchedAway: c.fetchedAway.Load(),
+		Fills: c.fills.Load(), FilledIn: c.filledIn.Load(), FilledOut: c.filledOut.Load(),
+		Moved: c.moved.Load(), MovesCancelled: c.movesCancelled.Load(), HandedBack: c.handedBack.Load(),
 	}
 }

@@ -260,8 +260,10 @@ func TestNodesFailUnderLoad(t *testing.T) {
 }
 
 // disturb does something bad to a node, and makes it good again.
-func (x *chaos) disturb(rng *rand.Rand, seed uint64) {
-	id := raftlog.NodeID(1 + rng.IntN(3))
+func (x *chaos) disturb(rng *rand.Rand, seed uint64) { x.disturbAmong(rng, seed, 3) }
+
+func (x *chaos) disturbAmong(rng *rand.Rand, seed uint64, nodes int) {
+	id := raftlog.NodeID(1 + rng.IntN(nodes))
 	pause := time.Duration(rng.IntN(2500)) * time.Millisecond
 	survivals := []simfs.Survival{simfs.Strict, simfs.Random, simfs.Lucky, simfs.Kill}
 	survival := survivals[rng.IntN(len(survivals))]
@@ -271,7 +273,7 @@ func (x *chaos) disturb(rng *rand.Rand, seed uint64) {
 		pass(pause)
 		x.isolate(id, false)
 	case 1:
-		x.crashAll(survival, 1, 2, 3)
+		x.crashAll(survival, 1, 2, 3, 4)
 		x.startAll()
 		for _, n := range x.running() {
 			x.load(n, seed)

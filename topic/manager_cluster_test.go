@@ -38,6 +38,9 @@ type cluster struct {
 	loss float64
 	// meet, if not nil, sees every call that arrives; an error refuses it.
 	meet func(from, to raftlog.NodeID, method string) error
+	// flow, if not nil, sees what streams bring to a node; an error breaks one.
+	flow    func(to, from raftlog.NodeID, bytes int) error
+	streams []stream
 }
 
 type node struct {
@@ -98,7 +101,7 @@ func (c *cluster) start(id raftlog.NodeID) *node {
 		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: raftlog.ReplicaID(id), Genesis: c.genesis, Caller: n,
 	})
 	require.NoError(c.t, err)
-	cfg := topic.Config{Meta: n.meta, Host: n.host, Store: store, Node: id, Caller: n}
+	cfg := topic.Config{Meta: n.meta, Host: n.host, Store: store, Node: id, Caller: n, Streamer: n}
 	if c.config != nil {
 		c.config(&cfg)
 	}
@@ -146,6 +149,7 @@ func (c *cluster) crashAll(survival simfs.Survival, ids ...raftlog.NodeID) {
 		images[n.id] = c.disks[n.id].Image(survival)
 	}
 	c.mu.Unlock()
+	c.breakStreams(ids)
 	for _, n := range gone {
 		n.host.Abort()
 		require.NoError(c.t, n.topics.Close())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -41,7 +42,7 @@ func (b *beacon) flash() {
 type replica struct {
 	address
 	name  string // of the topic
-	place metastore.Partition
+	place atomic.Pointer[metastore.Partition]
 	id    storage.ReplicaID
 	part  *Partition
 	group *raftlog.Group // set before anybody else sees the replica
@@ -50,6 +51,9 @@ type replica struct {
 	changed beacon // lead or ending changed
 	// ending: the topic is being deleted. Records are neither taken nor shown.
 	ending atomic.Bool
+	// behind is the node of the leader that has said that the log here cannot be
+	// continued; 0: none has.
+	behind atomic.Uint64
 }
 
 // leadership is what a replica knows of its group's leader.
@@ -58,6 +62,10 @@ type leadership struct {
 	term   storage.Term
 	leader storage.ReplicaID // 0: none is known
 	failed error             // why the replica takes no part any more
+	conf   storage.Index     // of the entry that made the configuration
+	since  time.Time         // that it is role, in that term
+	// learners: the configuration is joint, or has learners.
+	learners bool
 }
 
 // noteStatus is called by the host's loop.
@@ -65,9 +73,48 @@ func (m *Manager) noteStatus(r *replica, s raftlog.Status) {
 	if s.Failed != nil {
 		defer m.broke.flash()
 	}
-	r.lead.Store(&leadership{role: s.Role, term: s.Term, leader: s.Leader, failed: s.Failed})
+	last, now := r.lead.Load(), &leadership{
+		role: s.Role, term: s.Term, leader: s.Leader, failed: s.Failed, conf: s.ConfIndex,
+		learners: len(s.Conf.VotersOutgoing)+len(s.Conf.Learners) > 0,
+	}
+	if now.since = last.since; now.role != last.role || now.term != last.term {
+		now.since = m.cfg.Clock.Now()
+	}
+	r.lead.Store(now)
 	r.part.Wake()
 	r.changed.flash()
+	if now.role.IsLeader() && (now.role != last.role || now.term != last.term || now.conf != last.conf) {
+		m.led.flash()
+	}
+}
+
+// noteBehind is called by the host's loop.
+func (m *Manager) noteBehind(r *replica, leader storage.NodeID) {
+	if m.cfg.Streamer != nil && r.behind.Swap(uint64(leader)) == 0 {
+		m.broke.flash()
+	}
+}
+
+// where is where the partition's replicas are.
+func (r *replica) where() metastore.Partition { return *r.place.Load() }
+
+// relocate notes where the partition's replicas are now.
+func (r *replica) relocate(p *metastore.Partition) {
+	if last := r.place.Swap(p); last == nil || last.Generation != p.Generation {
+		r.group.UpdatePeers(peersOf(p))
+	}
+}
+
+// peersOf says where each replica of a partition is, the one to come too.
+func peersOf(p *metastore.Partition) map[storage.ReplicaID]storage.NodeID {
+	peers := make(map[storage.ReplicaID]storage.NodeID, len(p.Replicas)+1)
+	for _, a := range p.Replicas {
+		peers[a.Replica] = a.Node
+	}
+	if p.Target != nil {
+		peers[p.Target.Add.Replica] = p.Target.Add.Node
+	}
+	return peers
 }
 
 // end makes the replica refuse records and reads.
@@ -87,15 +134,19 @@ func (r *replica) failed() error { return r.lead.Load().failed }
 // leader returns where the leader is, 0 if that is not known, and its term.
 func (r *replica) leader() (storage.NodeID, storage.Term) {
 	l := r.lead.Load()
-	return nodeOf(r.place, l.leader), l.term
+	return nodeOf(r.where(), l.leader), l.term
 }
 
-// nodeOf returns the node that holds a replica of the partition, or 0.
+// nodeOf returns the node that holds a replica of the partition, or is to hold
+// it, or 0.
 func nodeOf(p metastore.Partition, id storage.ReplicaID) storage.NodeID {
 	for _, a := range p.Replicas {
 		if a.Replica == id {
 			return a.Node
 		}
+	}
+	if p.Target != nil && p.Target.Add.Replica == id {
+		return p.Target.Add.Node
 	}
 	return 0
 }

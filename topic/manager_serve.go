@@ -88,7 +88,7 @@ func (m *Manager) serveProduce(ctx context.Context, r *replica, _ byte, body []b
 	}
 	if lead := r.lead.Load(); lead.term < term {
 		// The caller has heard of a newer leader than this replica has.
-		return nil, &raftlog.NotLeaderError{Group: r.place.Group}
+		return nil, &raftlog.NotLeaderError{Group: r.where().Group}
 	}
 	m.stats.served.Add(1)
 	ctx, end := m.traceCommit(ctx, r, batch)

@@ -139,6 +139,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			case <-ctx.Done():
 			}
 		default:
+			p := m.current(a, p)
 			node, _ := m.routes.find(a, p, m.cfg.Clock.Now())
 			response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
 			if err == nil {

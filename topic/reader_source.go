@@ -175,11 +175,12 @@ func (r *Reader) fetchFrom(ctx context.Context, req FetchRequest, wait time.Dura
 // elsewhere returns the node to ask: at first where the leader is believed to
 // be, then one after the other; 0: this node alone holds the partition.
 func (r *Reader) elsewhere() storage.NodeID {
-	nodes := make([]storage.NodeID, 0, len(r.place.Replicas))
-	if to := r.m.leaderOf(r.address, r.place); to.here == nil && to.node != 0 {
+	place := r.m.current(r.address, r.place)
+	nodes := make([]storage.NodeID, 0, len(place.Replicas)+1)
+	if to := r.m.leaderOf(r.address, place); to.here == nil && to.node != 0 {
 		nodes = append(nodes, to.node)
 	}
-	for _, at := range r.place.Replicas {
+	for _, at := range place.Replicas {
 		if at.Node != r.m.cfg.Node && (len(nodes) == 0 || at.Node != nodes[0]) {
 			nodes = append(nodes, at.Node)
 		}

@@ -2,6 +2,8 @@ package topic
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +34,8 @@ type reconciler struct {
 	retries map[address]*retry
 	lapses  map[address]*retry // of replicas that were open: what was waited after the last one, until when
 	dirs    map[storage.Incarnation]*topicDir
+	held    map[storage.ReplicaID]heldReplica
+	fills   map[storage.ReplicaID]*fill
 	swept   bool
 	pause   time.Duration // after a pass that failed as a whole
 }
@@ -98,12 +102,20 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	wanted := make(map[storage.Incarnation]bool)
 	var missing []metastore.NodeAssignment
 	rc.closeFailed(ctx, assigned)
+	moved := rc.retire(ctx, assigned)
+	rc.tendFills(ctx)
 	for _, a := range assigned {
 		wanted[a.Topic.Incarnation] = true
-		at := addressOf(a)
-		if r := rc.replica(at); r == nil {
+		r := rc.replica(addressOf(a))
+		if r == nil {
 			missing = append(missing, a)
-		} else if a.Topic.State == metastore.TopicDeleting {
+			continue
+		}
+		if r.id != a.Replica {
+			continue // its own stint here has to end first
+		}
+		r.relocate(&a.Partition)
+		if a.Topic.State == metastore.TopicDeleting {
 			r.end()
 		}
 	}
@@ -119,7 +131,7 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	}
 	rc.keep(rc.alive)
 	next := rc.openAll(ctx, missing)
-	if err := rc.purge(ctx, wanted); err != nil {
+	if err := errors.Join(moved, rc.purge(ctx, wanted)); err != nil {
 		return 0, err
 	}
 	return next, nil
@@ -205,6 +217,7 @@ func (rc *reconciler) makeDirs(due []metastore.NodeAssignment, errs []error) []s
 			continue
 		}
 		d.replicas[a.Replica] = true
+		rc.hold(a.Replica, inc, a.Partition.Group)
 		dirs[i] = d.Dir
 	}
 	return dirs
@@ -219,8 +232,18 @@ func (rc *reconciler) dir(t storage.TopicDir) *topicDir {
 	return d
 }
 
-// open opens one replica; the store knows it or it begins as the command that
-// created the topic says.
+// beginOf is how a replica begins that the store does not know: as the command
+// that created the topic says if that lists it, with all that it lists. Every
+// other one begins with nothing, and hears from its group's leader what there is.
+func beginOf(a metastore.NodeAssignment, dir string) storage.Begin {
+	begin := storage.Begin{Dir: storage.ReplicaDir(dir, a.Partition.Index, a.Replica)}
+	if first := a.Partition.FirstReplicas(); slices.Contains(first, a.Replica) {
+		begin.Index, begin.Term, begin.Conf.Voters = 1, 1, first
+	}
+	return begin
+}
+
+// open opens one replica.
 func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 	part, err := NewPartition(PartitionConfig{
 		Topic: a.Topic.Name, Partition: a.Partition.Index, Incarnation: a.Topic.Incarnation,
@@ -229,17 +252,15 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 	if err != nil {
 		return err
 	}
-	r := &replica{address: addressOf(a), name: a.Topic.Name, place: a.Partition, id: a.Replica, part: part}
+	r := &replica{address: addressOf(a), name: a.Topic.Name, id: a.Replica, part: part}
+	r.place.Store(&a.Partition)
 	r.lead.Store(&leadership{})
 	r.ending.Store(a.Topic.State == metastore.TopicDeleting)
-	begin := storage.Begin{Dir: storage.ReplicaDir(dir, a.Partition.Index, a.Replica), Index: 1, Term: 1}
-	peers := make(map[storage.ReplicaID]storage.NodeID, len(a.Partition.Replicas))
-	for _, p := range a.Partition.Replicas {
-		begin.Conf.Voters = append(begin.Conf.Voters, p.Replica)
-		peers[p.Replica] = p.Node
-	}
+	begin := beginOf(a, dir)
 	r.group, err = rc.cfg.Host.OpenGroup(raftlog.GroupOptions{
-		Group: a.Partition.Group, Replica: a.Replica, Peers: peers, Create: &begin, Machine: part, OnStatus: func(s raftlog.Status) { rc.noteStatus(r, s) },
+		Group: a.Partition.Group, Replica: a.Replica, Peers: peersOf(&a.Partition), Create: &begin, Machine: part,
+		OnStatus:  func(s raftlog.Status) { rc.noteStatus(r, s) },
+		OnBehind:  func(leader storage.NodeID) { rc.noteBehind(r, leader) },
 		Essential: isSeal,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"sync"
 
 	"go.uber.org/zap"
@@ -19,7 +20,11 @@ import (
 // Nothing is removed.
 func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]bool) error {
 	if !rc.swept {
-		if err := rc.sweep(ctx); err != nil {
+		assigned, err := rc.sweep(ctx)
+		if err == nil {
+			err = rc.retire(ctx, assigned)
+		}
+		if err != nil {
 			return err
 		}
 		rc.swept = true
@@ -34,24 +39,27 @@ func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]
 			continue
 		}
 		delete(rc.dirs, inc)
+		rc.letGo(inc)
 	}
 	return errors.Join(errs...)
 }
 
-// sweep takes stock of the directories that earlier processes left. What is
-// unknown after a linearizable read was not made since.
-func (rc *reconciler) sweep(ctx context.Context) error {
+// sweep takes stock of the directories and replicas that earlier processes left.
+// What is unknown after a linearizable read was not made since. It returns what
+// that read found.
+func (rc *reconciler) sweep(ctx context.Context) ([]metastore.NodeAssignment, error) {
 	found, err := rc.cfg.Store.TopicDirs()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := rc.cfg.Meta.Barrier(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	assigned, err := rc.cfg.Meta.ListAssignments(rc.cfg.Node)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	lives := map[string]storage.Incarnation{} // by directory, of topics that are to be here
 	named := map[storage.Incarnation]string{}
 	for _, a := range assigned {
 		named[a.Topic.Incarnation] = a.Topic.Name
@@ -63,9 +71,10 @@ func (rc *reconciler) sweep(ctx context.Context) error {
 			if t.Foreign != nil {
 				rc.cfg.Logger.Error("a topic's directory is not what its name says", zap.String("dir", t.Dir), zap.Error(t.Foreign))
 			}
+			lives[t.Dir] = t.Incarnation
 		case ok || t.Name == "": // no replica can have been opened in it
 			if err := rc.quarantine(t, "its name is not that of a topic"); err != nil {
-				return err
+				return nil, err
 			}
 		default:
 			rc.dir(t)
@@ -73,11 +82,14 @@ func (rc *reconciler) sweep(ctx context.Context) error {
 	}
 	states := rc.cfg.Host.Replicas()
 	if states == nil { // and nothing may be moved whose replicas are not known
-		return raftlog.Retry(raftlog.ErrClosed)
+		return nil, raftlog.Retry(raftlog.ErrClosed)
 	}
 	for _, st := range states {
 		if st.Status != storage.ReplicaLive {
 			continue
+		}
+		if inc, ok := lives[path.Dir(st.Dir)]; ok {
+			rc.hold(st.Replica, inc, st.Group)
 		}
 		for _, d := range rc.dirs {
 			if below(st.Dir, d.Dir) {
@@ -85,7 +97,7 @@ func (rc *reconciler) sweep(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return assigned, nil
 }
 
 // below reports whether a replica's directory is in a topic's.
@@ -124,6 +136,7 @@ func (rc *reconciler) quarantine(t storage.TopicDir, reason string) error {
 // setAside takes all replicas of a topic out of use, side by side.
 func (rc *reconciler) setAside(ctx context.Context, d *topicDir) error {
 	rc.drop(d.Incarnation)
+	rc.endFills(d.Incarnation)
 	var group sync.WaitGroup
 	errs := make(chan error, len(d.replicas))
 	slots := make(chan struct{}, openAtOnce)

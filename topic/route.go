@@ -125,6 +125,7 @@ func (m *Manager) leaderOf(a address, p metastore.Partition) target {
 		}
 		return target{}
 	}
+	p = m.current(a, p)
 	node, sure := m.routes.find(a, p, m.cfg.Clock.Now())
 	if node == m.cfg.Node { // it is not open here, or failed: ask another one
 		for _, at := range p.Replicas {
@@ -141,10 +142,24 @@ func (m *Manager) leaderOf(a address, p metastore.Partition) target {
 // one and it still takes part.
 func (m *Manager) informed(a address) *replica {
 	r := m.replica(a)
-	if r == nil || r.lead.Load().role == raftlog.RoleResigned {
+	if r == nil {
+		return nil
+	}
+	switch r.lead.Load().role {
+	case raftlog.RoleResigned, raftlog.RoleRemoved:
 		return nil
 	}
 	return r
+}
+
+// current returns where the replicas of a partition are as the metadata here say
+// now: whoever knew it as p may have known it for long.
+func (m *Manager) current(a address, p metastore.Partition) metastore.Partition {
+	t, err := m.cfg.Meta.TopicByIncarnation(a.incarnation)
+	if err != nil || int(a.partition) >= len(t.Partitions) {
+		return p
+	}
+	return t.Partitions[a.partition]
 }
 
 // noteRoute notes how a call to a partition's leader ended.
@@ -152,6 +167,7 @@ func (m *Manager) noteRoute(a address, p metastore.Partition, node storage.NodeI
 	if m.informed(a) != nil {
 		return // it knows better
 	}
+	p = m.current(a, p)
 	var notLeader *raftlog.NotLeaderError
 	switch {
 	case err == nil:

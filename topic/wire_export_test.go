@@ -58,3 +58,14 @@ func EncodeProduce(i storage.Incarnation, partition uint32, batch []byte) []byte
 
 // DecodeProduced is its answer.
 func DecodeProduced(resp []byte) (storage.Offset, error) { return decodeProduced(resp) }
+
+// EncodeFetch asks for records from an offset on.
+func EncodeFetch(i storage.Incarnation, partition uint32, from storage.Offset) []byte {
+	return encodeFetch(address{i, partition}, fetchCall{FetchRequest{From: from, MaxBytes: 1 << 20}, 100})
+}
+
+// DecodeFetched returns the batches of the answer.
+func DecodeFetched(resp []byte) ([]byte, error) {
+	f, err := decodeFetched(resp)
+	return f.Data, err
+}
