@@ -50,6 +50,7 @@ func TestProduceOutcomes(t *testing.T) {
 		{"it fails strangely", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", http.StatusBadGateway) }, false, 1, "answered 502 Bad Gateway: oops", 0},
 		{"it does not know", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "unknown 2 timed out\nend 2\n") }, false, 1, "timed out", 0},
 		{"it refuses", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "refused 2 no\nend 2\n") }, true, 1, "lines 1 to 2 refused: no", 0},
+		{"it leaves the cluster", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "retry 2 it takes in no more\nend 2\n") }, false, 0, "2 records acknowledged", 1},
 		{"it is stopping", func(w http.ResponseWriter, _ *http.Request) { writeError(w, errStopping) }, false, 0, "2 records acknowledged", 1},
 	} {
 		first, _ := fake(t, c.first)

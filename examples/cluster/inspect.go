@@ -90,7 +90,7 @@ type group struct {
 	Group       uint64    `json:"group"`
 	Replica     uint64    `json:"replica"`
 	Dir         string    `json:"dir"`
-	SetAside    bool      `json:"set_aside,omitempty"` // of no use any more: its topic was deleted
+	SetAside    bool      `json:"set_aside,omitempty"` // of no use any more: its topic was deleted, or it moved
 	Segments    []segment `json:"segments"`
 
 	Term   uint64 `json:"term"`
@@ -286,14 +286,19 @@ func lockStopped(dir string) (unlock func(), err error) {
 	return func() { _ = lock.Close() }, nil
 }
 
-// filesOf lists the files of a directory; what cannot be read is told elsewhere.
+// filesOf lists the files of a log, which are in a directory below if it was
+// copied from another node; what cannot be read is told elsewhere.
 func filesOf(dir string) []segment {
 	files := []segment{}
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && !e.IsDir() {
-			files = append(files, segment{e.Name(), info.Size()})
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil
 		}
-	}
+		if info, err := e.Info(); err == nil {
+			name, _ := filepath.Rel(dir, path)
+			files = append(files, segment{filepath.ToSlash(name), info.Size()})
+		}
+		return nil
+	})
 	return files
 }

@@ -52,7 +52,7 @@ func (d *directory) print(out io.Writer) error {
 		return err
 	}
 	if aside > 0 {
-		fmt.Fprintf(out, "  set aside, as their topics were deleted: %d\n", aside)
+		fmt.Fprintf(out, "  set aside, as their topics were deleted or they moved to other nodes: %d\n", aside)
 	}
 	if len(d.Damage)+len(d.CannotRead) == 0 {
 		fmt.Fprintln(out, "  no damage")

@@ -213,6 +213,9 @@ func (p *producing) send(ctx context.Context, batch []line) (rest []line, why, e
 	case len(refused) > 0:
 		return nil, nil, fmt.Errorf("%s refused: %w", describe(refused), why)
 	}
+	if err == nil && len(rest) > 0 { // it answered, and did not take them: perhaps another one does
+		p.client.goOn()
+	}
 	return rest, why, nil
 }
 
