@@ -23,7 +23,7 @@ func (b *bench) tickAll() {
 	}
 }
 
-// Property: R16 (red: successors asked in the order of their logs; dead ones asked first; a proposal of the same look accepted)
+// Property: R16 (red: successors asked in the order of their logs; dead ones asked first)
 func TestResignToTheFirstThatIsThere(t *testing.T) {
 	for name, c := range map[string]struct {
 		successors []ReplicaID
@@ -67,7 +67,7 @@ func TestResignToTheFirstThatIsThere(t *testing.T) {
 
 // If nobody takes over the leader falls silent, and stays so: the others elect.
 //
-// Property: R16 (red: no silence after the last refusal; silence ended by a disk that is well)
+// Property: R16 (red: no silence after the last refusal)
 func TestResignWithoutATarget(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

@@ -68,8 +68,8 @@ func CheckReset(st storage.ReplicaState, begin Begin) (held bool, err error) {
 	return has && term == begin.Term, nil
 }
 
-// ResetFrames returns what is to be written, in one round, for a snapshot to
-// become the log of a closed replica: see CheckReset. sender is the term that the
+// ResetFrames returns what is journalled, in one round, when a snapshot is to
+// become the log of a closed replica: see CheckReset. There may be none. sender is the term that the
 // sender was in after it took the snapshot; it becomes the replica's if that was
 // lower. The last entry may be older, and committed in that term: in an earlier
 // one the replica would vouch for it to a leader that never had it.
@@ -78,21 +78,7 @@ func ResetFrames(st storage.ReplicaState, begin Begin, sender Term) ([]storage.F
 	if err != nil {
 		return nil, err
 	}
-	hard := st.Hard
-	if term := max(sender, begin.Term); term > hard.Term {
-		hard.Term, hard.Vote = term, 0
-	}
-	hard.Commit = max(hard.Commit, st.Log.LastIndex)
-	if held {
-		hard.Commit = max(hard.Commit, begin.Index)
-	}
-	var frames []storage.Frame
-	if held || hard.Term > st.Hard.Term {
-		frames = append(frames, storage.Frame{Kind: storage.FrameAppend, Group: st.Group, Replica: st.Replica, Hard: hard})
-	}
-	if !held {
-		frames = append(frames, storage.Frame{Kind: storage.FrameReset, Group: st.Group, Replica: st.Replica, Begin: &begin})
-	}
+	_, frames := resetFrames(st, &begin, sender, held)
 	return frames, nil
 }
 

@@ -107,7 +107,7 @@ func (w *world) reset(r *replica, s *snapshot) {
 	if w.opts.Mutant == MutantAnySnapshot {
 		frames, err = []storage.Frame{{Kind: storage.FrameReset, Begin: &begin}}, nil
 	}
-	if err != nil {
+	if err != nil || len(frames) == 0 {
 		w.reopen(r)
 		return
 	}
