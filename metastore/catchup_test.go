@@ -101,8 +101,8 @@ func newJoin(t *testing.T, seed uint64) *cluster {
 	return c
 }
 
-// Property: R32 (red: a replica that began empty had the configuration of its options; open: the change that adds it)
-// Property: C1, C7 (red: the gate opened on the empty state; a reader saw the state between the two generations)
+// Property: R32 (red: a node that joined began with a configuration; open: the change that adds it)
+// Property: C6 (red: the name of the database's directory was not synced)
 //
 // A replica that starts empty says nothing of what it does not know, gets the
 // state as a whole, then follows the log, and needs no second snapshot.
@@ -249,7 +249,7 @@ func TestASnapshotsSenderDies(t *testing.T) {
 	})
 }
 
-// Property: C6, R24, R31 (red: the state was used before the reset was durable; the mark was not synced; the log was begun anew before the state was marked; open: partitions)
+// Property: C6, R24, R31 (red: the state was used before the reset was durable; the log was begun anew without a mark; a mark that the journal named was dropped; open: partitions)
 //
 // The node that gets a snapshot loses power at every moment of it.
 func TestARestartAtAnyMomentOfASnapshot(t *testing.T) {

@@ -171,7 +171,7 @@ func (r *replaced) startBare(n *node) {
 	r.groups = groups
 }
 
-// Property: R22, R24 (red: the dormant replica stood at the snapshot before the frame was durable; open: partitions)
+// Property: R22, R24 (red: the replica stood at the snapshot without a frame; open: partitions)
 //
 // Whenever power fails during a reset, the replica comes back with the old log or
 // the new one.
