@@ -287,7 +287,7 @@ func requireOn(t *testing.T, n *node, top metastore.Topic, index uint32, want ma
 	}
 }
 
-// Property: M1 (red: the old replica was not set aside; open: joining)
+// Property: M1, R32 (red: the old replica was not set aside; a replica that a move brings began with the configuration of the creation; open: joining)
 //
 // A replica moves to an empty node while records come, follower or leader: the
 // new one has every record at its offset, and the producers' memory; the old one
@@ -391,8 +391,10 @@ func TestAReplicaMoves(t *testing.T) {
 	}
 }
 
-// The sender dies in the middle of a fill, and then the one that is filled: what
-// came is not sent again, and what is staged is never taken for a log.
+// Property: R24 (red: a fill that was interrupted began anew; open: a receiver that crashes, damage)
+//
+// Streams of two senders break in the middle of a fill: it goes on from another
+// one, and what came is not sent again.
 func TestAFillGoesOnElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newMoves(t, 4, 1, func(cfg *topic.Config) { cfg.FillBytesPerSecond = 1 << 20 })
