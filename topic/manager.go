@@ -168,6 +168,7 @@ type Manager struct {
 	broke    beacon // an open replica takes no part any more, or its log cannot be continued
 	led      beacon // a replica began to lead, or its group's configuration changed
 	stats    counters
+	draining atomic.Bool // see Drain
 
 	filling chan struct{} // a place for each replica elsewhere that is filled from here
 	fillIn  *pacer

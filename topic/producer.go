@@ -384,6 +384,10 @@ func (p *Producer) begin(ctx context.Context, l *lane, c *call) error {
 	if err := p.room.take(ctx, p.life, c.size); err != nil {
 		return l.about(err)
 	}
+	if p.m.draining.Load() { // after the room was taken: Drain counts it, or is seen here
+		p.room.give(c.size)
+		return l.about(ErrDraining)
+	}
 	l.enqueue(ctx, c)
 	return nil
 }
