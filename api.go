@@ -9,7 +9,9 @@ import (
 	"github.com/stelelog/stele/topic"
 )
 
-// The nouns of topics, under the names that a user of the root needs.
+// The nouns of topics, under the names that a user of the root needs. Their fields
+// and methods are shown by go doc of the package that they come from, such as
+// github.com/stelelog/stele/topic.Producer or .../metastore.TopicConfig.
 type (
 	// Record is one record: key, value, headers and a timestamp.
 	Record = topic.Record

@@ -147,31 +147,6 @@ func TestLeadersDieOneAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestAWipedMemberSaysSo(t *testing.T) {
-	for _, wiped := range []int{0, 2} {
-		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
-			t := c.T
-			c.StartAll()
-			mustCreate(c, 0, "orders", 1)
-			c.PowerLoss(wiped)
-			c.Wipe(wiped)
-			c.Start(wiped)
-			err := c.Node(wiped).WaitReady(t.Context())
-			var notListed *stele.NotListedError
-			require.ErrorAs(t, err, &notListed)
-			require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err))
-			require.Equal(t, stele.NotListed, c.Node(wiped).Readiness().Code)
-			_, err = c.Node(wiped).CreateTopic(t.Context(), "x", stele.TopicConfig{})
-			require.ErrorAs(t, err, &notListed)
-
-			l := c.NewLedger("orders")
-			load := l.StartLoad(1, 1, 10*time.Millisecond)
-			c.Eventually(func() bool { return l.Acked() > 0 }, "the others go on")
-			load.Stop()
-		})
-	}
-}
-
 func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{}, func(c *testcluster.Cluster) {
 		t := c.T

@@ -31,7 +31,7 @@ type Peer struct {
 }
 
 // Config says what a node is and where it lives. The zero value of a field
-// means its default; Cluster, Name, Dir and InitialMembers have none.
+// means its default; Cluster, Name, Dir, and InitialMembers or Join have none.
 //
 // A Config is copied by Open; what it points to (Logger, TLS, Transport, ...)
 // must not be changed while the node runs.
@@ -40,8 +40,8 @@ type Config struct {
 	// differently named clusters refuse each other. 1 to 179 letters, digits,
 	// '.', '_' or '-'.
 	Cluster string
-	// Name is what the host calls this node; it must be one of InitialMembers.
-	// Same rule as Cluster.
+	// Name is what the host calls this node, unlike every other member: with
+	// InitialMembers it is one of them. Same rule as Cluster.
 	Name string
 	// Dir is the node's data directory, made if missing and locked while the
 	// node is open. Each node has its own.
@@ -50,11 +50,29 @@ type Config struct {
 	// (order does not matter): 1 to 5, with distinct addresses and with names
 	// that differ in more than the case of letters. Nothing is formed before all
 	// of them are up once. From then on the names stay as they are; an address
-	// may be changed on all nodes, by opening each of them again.
+	// may be changed on all nodes, by opening each of them again. A member whose
+	// disk was wiped joins the cluster as a new node; see Join.
 	InitialMembers []Peer
+	// Join, in place of InitialMembers, are addresses of nodes of a running
+	// cluster: 1 to 64. A node with an empty directory asks there to become a
+	// member, for as long as it takes. One that is a member uses them only to find
+	// the others when it is out of touch with them. They need not be all, nor the
+	// first ones, and this node's own address may be among them.
+	Join []string
+	// Observer makes a node that joins, or whose disk was wiped, one that never
+	// votes on the metadata, and takes no vote over; it holds partitions as every
+	// other.
+	Observer bool
+	// InitialState is what the cluster begins with: given by each of its initial
+	// members, it is made once.
+	InitialState InitialState
 
+	// Advertise is the address at which the others reach this node. Default: the
+	// one in InitialMembers; with Join that of Listen or Listener, if it names a
+	// host and a port. With Transport it is Transport's affair.
+	Advertise string
 	// Listen is the TCP address to listen on. Default: this node's address in
-	// InitialMembers. Unused with Transport.
+	// InitialMembers, or Advertise. Unused with Transport.
 	Listen string
 	// Listener replaces Listen; the node closes it.
 	Listener net.Listener
@@ -138,7 +156,9 @@ type Config struct {
 }
 
 const (
-	maxMembers  = 5
+	maxMembers  = 5 // that form a cluster
+	maxJoin     = 64
+	maxAddr     = 261
 	defaultTick = 50 * time.Millisecond
 )
 
@@ -177,8 +197,17 @@ func (c Config) withDefaults() Config {
 	if c.FS == nil {
 		c.FS = storage.DiskFS()
 	}
+	if c.Advertise == "" {
+		c.Advertise = c.self().Addr
+	}
 	if c.Listen == "" && c.Listener == nil {
-		c.Listen = c.self().Addr
+		c.Listen = c.Advertise
+	}
+	if c.Advertise == "" && c.Transport == nil {
+		c.Advertise = c.Listen
+		if c.Listener != nil {
+			c.Advertise = c.Listener.Addr().String()
+		}
 	}
 	return c
 }
@@ -258,9 +287,12 @@ func (c *Config) terms() string {
 	return fmt.Sprintf("%s segment-bytes=%d", c.Cluster, c.SegmentBytes)
 }
 
-// fits checks that the cluster that the directory belongs to is the one that
-// is configured.
+// fits checks that the cluster that the directory was founded with, if it was,
+// is the one that is configured.
 func (c *Config) fits(founding *membership.Founding) error {
+	if founding == nil || len(c.InitialMembers) == 0 {
+		return nil
+	}
 	var have, want []string
 	for _, p := range c.InitialMembers {
 		have = append(have, p.Name)
@@ -277,25 +309,41 @@ func (c *Config) fits(founding *membership.Founding) error {
 		"the names that the cluster of %s was founded with, %s; addresses may change", c.Dir, strings.Join(want, ", "))}
 }
 
-// addrOf is where a member is reached: where this node's configuration says,
-// which a person can change, else where it was at genesis.
-func (c *Config) addrOf(name, genesis string) string {
+// addrOf is where this node's configuration says that a member is reached.
+func (c *Config) addrOf(name string) (addr string, ok bool) {
 	for _, p := range c.InitialMembers {
 		if p.Name == name {
-			return p.Addr
+			return p.Addr, true
 		}
 	}
-	return genesis
+	return "", false
 }
 
-// transport is the host's, or a new TCP.
-func (c *Config) transport() (transport.Transport, error) {
+// checkAddr reports whether an address that another node gave can be dialled.
+func (c *Config) checkAddr(addr string) bool {
+	return addr != "" && len(addr) <= maxAddr && (c.Transport != nil || dialable(addr))
+}
+
+// joinPeers are the addresses at which a node asks to be taken in.
+func (c *Config) joinPeers() []string {
+	peers := slices.Clone(c.Join)
+	for _, p := range c.InitialMembers {
+		if p.Name != c.Name {
+			peers = append(peers, p.Addr)
+		}
+	}
+	return peers
+}
+
+// transport is the host's, or a new TCP. nameAt is the name of the node that
+// should be at an address, "" if none is known there.
+func (c *Config) transport(nameAt func(addr string) string) (transport.Transport, error) {
 	if c.Transport != nil {
 		return c.Transport, nil
 	}
 	return transport.NewTCP(transport.TCPConfig{
-		Listen: c.Listen, Advertise: c.self().Addr, Listener: c.Listener, Dialer: c.Dialer,
-		TLS: c.TLS, Secret: c.Secret, PeerName: c.nameAt, ServerTLS: c.ServerTLS, ClientTLS: c.ClientTLS,
+		Listen: c.Listen, Advertise: c.Advertise, Listener: c.Listener, Dialer: c.Dialer,
+		TLS: c.TLS, Secret: c.Secret, PeerName: nameAt, ServerTLS: c.ServerTLS, ClientTLS: c.ClientTLS,
 		Logger: c.Logger.Named("transport"),
 	})
 }
@@ -319,8 +367,11 @@ func newProcess() uint64 {
 const nameRule = "1 to 179 letters, digits, '.', '_' or '-', and neither \".\" nor \"..\""
 
 func (c *Config) validateMembers() error {
+	if len(c.Join) > 0 {
+		return c.validateJoin()
+	}
 	if n := len(c.InitialMembers); n < 1 || n > maxMembers {
-		return &ConfigError{"InitialMembers", n, fmt.Sprintf("1 to %d members", maxMembers)}
+		return &ConfigError{"InitialMembers", n, fmt.Sprintf("1 to %d members, or Join", maxMembers)}
 	}
 	names, addrs := map[string]string{}, map[string]bool{}
 	for i, p := range c.InitialMembers {
@@ -331,14 +382,14 @@ func (c *Config) validateMembers() error {
 		case names[strings.ToLower(p.Name)] != "":
 			return &ConfigError{field + ".Name", p.Name, fmt.Sprintf(
 				"a name that differs from the others in more than the case of letters, and %q is one of them", names[strings.ToLower(p.Name)])}
-		case p.Addr == "" || len(p.Addr) > 261:
-			return &ConfigError{field + ".Addr", p.Addr, "an address of 1 to 261 bytes"}
+		case p.Addr == "" || len(p.Addr) > maxAddr:
+			return &ConfigError{field + ".Addr", p.Addr, fmt.Sprintf("an address of 1 to %d bytes", maxAddr)}
 		case addrs[p.Addr]:
 			return &ConfigError{field + ".Addr", p.Addr, "addresses that occur once"}
 		}
 		if c.Transport == nil {
 			if !dialable(p.Addr) {
-				return &ConfigError{field + ".Addr", p.Addr, "host:port that peers can dial, with a port of 1 to 65535"}
+				return &ConfigError{field + ".Addr", p.Addr, dialableRule}
 			}
 		}
 		names[strings.ToLower(p.Name)], addrs[p.Addr] = p.Name, true
@@ -348,6 +399,30 @@ func (c *Config) validateMembers() error {
 	}
 	return nil
 }
+
+func (c *Config) validateJoin() error {
+	if n := len(c.InitialMembers); n > 0 {
+		return &ConfigError{"InitialMembers", n, "none beside Join: a cluster is formed, or joined"}
+	}
+	if n := len(c.Join); n > maxJoin {
+		return &ConfigError{"Join", n, fmt.Sprintf("1 to %d addresses", maxJoin)}
+	}
+	for i, addr := range c.Join {
+		field := fmt.Sprintf("Join[%d]", i)
+		if addr == "" || len(addr) > maxAddr {
+			return &ConfigError{field, addr, fmt.Sprintf("an address of 1 to %d bytes", maxAddr)}
+		}
+		if c.Transport == nil && !dialable(addr) {
+			return &ConfigError{field, addr, dialableRule}
+		}
+	}
+	if c.Transport == nil && !dialable(c.Advertise) || len(c.Advertise) > maxAddr {
+		return &ConfigError{"Advertise", c.Advertise, dialableRule}
+	}
+	return nil
+}
+
+const dialableRule = "host:port that peers can dial, with a port of 1 to 65535"
 
 // dialable reports whether an address names one host and one port.
 func dialable(addr string) bool {

@@ -20,7 +20,8 @@
 // A key always goes to the same partition; records without one are spread, a
 // batch at a time. One producer and any number of goroutines is the fast way:
 // records that wait for the same partition travel together. A reader belongs to
-// one goroutine. Producer and Reader are documented in package topic.
+// one goroutine. Producer and Reader are documented in package topic, TopicConfig
+// in package metastore.
 //
 // Everything is of one Node and ends with it; the good order is producers
 // (Close flushes), readers, node. Node.Close hands leaderships over; a program
@@ -31,8 +32,9 @@
 //
 // A node is a directory and an address in a host program. Nodes that list each
 // other as initial members become a cluster: the first by name founds it, when
-// all were up once (package membership). From then on the cluster agrees on its
-// topics in one raft group, group 1, whose state every node keeps in a small
+// all were up once. Others join it while it runs, get a vote, and leave; who is
+// silent is marked dead, and a wiped disk is a new node (package membership). The
+// cluster agrees on its members and topics in one raft group, group 1, whose state every node keeps in a small
 // database (package metastore). Each partition of a topic is a raft group of its
 // own, and its log is what readers read (package topic).
 //
@@ -40,7 +42,7 @@
 //	  │  Open, CreateTopic, NewProducer, NewReader, Close
 //	┌─▼──────────────────────── stele ───────────────────────────┐
 //	│ topic        produce, read, one state machine per partition │
-//	│ membership   genesis            metastore   topics, members │
+//	│ membership   join, vote, leave  metastore   topics, members │
 //	│ raftlog      many raft groups, one loop, one outcome each   │
 //	│ storage      one journal per node, one log per partition    │──▶ directory
 //	│ transport    frames, calls, streams by address              │──▶ network
@@ -95,6 +97,11 @@
 //	stele_groups_failed                gauge      -          groups that stopped on the node
 //	stele_groups_led                   gauge      -          groups that the node leads (metadata and partitions)
 //	stele_replicas_failed              gauge      -          of partitions here, that take no part or cannot be opened
+//	stele_members                      gauge      seat       of the cluster: voter, learner, none
+//	stele_members_dead                 gauge      -          of them, silent and marked dead
+//	stele_members_leaving              gauge      -          of them, on their way out
+//	stele_members_spared               gauge      -          silent voters not marked: too few would be left; of the leader
+//	stele_moves                        gauge      -          replicas of partitions on their way to another node
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
 //	stele_journal_bytes_total          counter    -          of entries in them
@@ -132,6 +139,8 @@
 //
 //	stele_ready == 0                                      for 1m   Node.Readiness says why
 //	stele_replicas_failed > 0                             for 1m   Status().Partitions says which and why
+//	stele_members_dead > 0                                for 5m   bring the node back, or take it out
+//	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_disk_full == 1                                           producers are refused: make room
 //	increase(stele_journal_stalls_total[1h]) > 2                   the disk of the journal hangs
 //	rate(stele_leadership_lost_total[5m]) > 0.1           for 10m  leaders come and go: a slow disk or network
@@ -150,13 +159,15 @@
 //	ReadinessChanged  the code of Readiness is another one
 //	LeaderChanged     a group with a replica here has another leader or term, or none
 //	ReplicaFailed     a replica here takes no part any more, or cannot be opened
+//	MemberChanged     a node joined, has another seat, address or liveness, or is gone
 //	NodeFailed        the node can serve no more until it is opened again
 //	TopicCreated      this node has applied a topic's creation
 //	TopicDeleted      this node has applied the end of a topic's deletion
 //
 // # What runs
 //
-// Open starts, and Close and Abort stop: the raft loop, the journal's writer, a
+// Open starts, and Close and Abort stop: what a member does for its membership
+// (life.go), the raft loop, the journal's writer, a
 // checkpoint now and then, the metadata gate, the reconciler of topics, the
 // transport's connections, the one that calls Events if there are any, Pebble's
 // own goroutines. Groups that apply entries

@@ -66,9 +66,9 @@ func needs(ctx context.Context, call string) error {
 
 // Typed errors of the parts, under the names that a user of the root needs.
 type (
-	// NotListedError: a cluster exists, and this life of the node's directory
-	// is not in it.
-	NotListedError = membership.NotListedError
+	// RemovedError: this life of the node's directory is no member any more, or
+	// never will be one.
+	RemovedError = membership.RemovedError
 	// DamageError: bytes that were durable are not what was written.
 	DamageError = storage.DamageError
 	// IdentityError: the directory is another node's.
@@ -116,3 +116,11 @@ var ErrOverloaded = topic.ErrOverloaded
 // ErrLocked: another process, or another Node of this one, has the directory. It
 // is Retry: it may be an earlier process that has not ended yet.
 var ErrLocked = storage.ErrLocked
+
+// NoMemberError: the cluster has no node of this name. It is Refused.
+type NoMemberError struct{ Name string }
+
+func (e *NoMemberError) Error() string { return fmt.Sprintf("stele: no member is called %q", e.Name) }
+
+// Unwrap makes the error match ErrRefused.
+func (e *NoMemberError) Unwrap() error { return ErrRefused }

@@ -22,8 +22,8 @@ import (
 	"github.com/stelelog/stele/storage"
 )
 
-// lookAgain is how often replicas are looked at that could not be opened: the
-// raft group that would tell is not there.
+// lookAgain is how often is looked at what nobody tells: replicas that could not
+// be opened, whose raft group is not there, and a silent leader.
 const lookAgain = time.Second
 
 // eventLoop tells the host of changes. It is level-triggered: it compares what
@@ -57,6 +57,7 @@ type eventLoop struct {
 	groups    map[raftlog.GroupID]place
 	leaders   map[raftlog.GroupID]groupNews // told
 	failures  map[raftlog.GroupID]string    // told
+	members   map[NodeID]Member             // told
 }
 
 // groupNews is the newest that is known of a group's leader, and why its
@@ -80,6 +81,7 @@ const (
 	readinessChanged event = iota
 	leaderChanged
 	replicaFailed
+	memberChanged
 	nodeFailed
 	topicCreated
 	topicDeleted
@@ -87,10 +89,10 @@ const (
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "NodeFailed", "TopicCreated", "TopicDeleted"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
 
 func (e *Events) none() bool {
-	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil &&
+	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
 		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
 }
 
@@ -98,6 +100,7 @@ func newEventLoop(n *Node) *eventLoop {
 	l := &eventLoop{node: n, events: n.cfg.Events, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	l.topics, l.groups = map[storage.Incarnation]metastore.Topic{}, map[raftlog.GroupID]place{}
 	l.leaders, l.failures = map[raftlog.GroupID]groupNews{}, map[raftlog.GroupID]string{}
+	l.members = map[NodeID]Member{}
 	l.mu.news = map[raftlog.GroupID]groupNews{}
 	return l
 }
@@ -135,9 +138,13 @@ func (l *eventLoop) noteStep(_ *raftlog.Core, e *raftlog.Effects) {
 
 // know takes the topics that the node knew when it was opened. It is called
 // before run can see any.
-func (l *eventLoop) know(topics []Topic) {
+func (l *eventLoop) know(topics []Topic, members []Member) {
 	for _, t := range topics {
 		l.note(t)
+	}
+	for _, m := range members {
+		m.Liveness.Stamp, m.Liveness.Newest = 0, 0
+		l.members[m.Node] = m
 	}
 }
 
@@ -149,7 +156,11 @@ func (l *eventLoop) note(t Topic) {
 		return
 	}
 	for _, p := range t.Partitions {
-		l.groups[p.Group] = place{TopicPartition{Topic: t.Name, Partition: p.Index}, p.Replicas}
+		replicas := p.Replicas
+		if p.Target != nil {
+			replicas = append(slices.Clone(replicas), p.Target.Add)
+		}
+		l.groups[p.Group] = place{TopicPartition{Topic: t.Name, Partition: p.Index}, replicas}
 	}
 }
 
@@ -182,7 +193,7 @@ func (l *eventLoop) run() {
 			l.tellParts(parts, changes)
 		}
 		var again <-chan time.Time
-		if l.events.ReplicaFailed != nil {
+		if l.events.ReplicaFailed != nil || l.events.ReadinessChanged != nil || l.events.MemberChanged != nil {
 			timer.Reset(lookAgain)
 			again = timer.C()
 		}
@@ -225,6 +236,9 @@ func (l *eventLoop) tellParts(p *parts, changes uint64) {
 		l.changes = changes
 		l.placeMetadata(p.meta.Members())
 		l.tellTopics(p.meta.Topics())
+	}
+	if l.events.MemberChanged != nil {
+		l.tellMembers(l.node.members(p))
 	}
 	for _, id := range slices.Sorted(maps.Keys(news)) {
 		if at, ok := l.groups[id]; ok {
@@ -274,12 +288,28 @@ func (l *eventLoop) forget(t Topic) {
 	}
 }
 
-func (l *eventLoop) placeMetadata(members []Member) {
+func (l *eventLoop) placeMetadata(members []metastore.Member) {
 	var at place
 	for _, m := range members {
 		at.replicas = append(at.replicas, metastore.Assignment{Replica: m.Replica, Node: m.Node})
 	}
 	l.groups[raftlog.MetadataGroup] = at
+}
+
+func (l *eventLoop) tellMembers(now []Member) {
+	gone := maps.Clone(l.members)
+	for _, m := range now {
+		m.Liveness.Stamp, m.Liveness.Newest = 0, 0 // of each heartbeat
+		delete(gone, m.Node)
+		if last := l.members[m.Node]; m != last {
+			l.members[m.Node] = m
+			l.tell(memberChanged, func() { l.events.MemberChanged(MemberChange{From: last, To: m}) })
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(gone)) {
+		delete(l.members, node)
+		l.tell(memberChanged, func() { l.events.MemberChanged(MemberChange{From: gone[node]}) })
+	}
 }
 
 func (l *eventLoop) tellGroup(id raftlog.GroupID, at place, n groupNews) {

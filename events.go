@@ -31,6 +31,11 @@ type Events struct {
 	// fails in another way or after it was well. Failures to open are told
 	// within a second or two.
 	ReplicaFailed func(ReplicaFailure)
+	// MemberChanged: a node joined the cluster, has another seat, address or
+	// liveness, or is no member any more, as this node knows it. That it was heard
+	// again and again is not told, nor are the members that the node knew when it
+	// was opened.
+	MemberChanged func(MemberChange)
 	// NodeFailed: the node can serve no more until it is opened again. The error
 	// is that of WaitReady.
 	NodeFailed func(error)
@@ -52,6 +57,10 @@ type LeaderChange struct {
 	Term           storage.Term // of the raft group; higher is later
 	Leader         NodeID       // 0: none in view of this node
 }
+
+// MemberChange is what Events.MemberChanged tells. Of who joined, From has no
+// Node; of who is no member any more, To.
+type MemberChange struct{ From, To Member }
 
 // ReplicaFailure is what Events.ReplicaFailed tells.
 type ReplicaFailure struct {

@@ -33,6 +33,11 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"disk_stalled", "1 if the journal's disk does not answer.", nil},
 		{"groups_led", "Raft groups that the node leads.", nil},
 		{"replicas_failed", "Replicas of partitions on the node that take no part or cannot be opened.", nil},
+		{"members", "Members of the cluster by seat.", []string{"seat"}},
+		{"members_dead", "Members that are marked dead.", nil},
+		{"members_leaving", "Members on their way out.", nil},
+		{"members_spared", "Silent voters that are not marked dead, because too few would be left; told by the leader.", nil},
+		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
 		{"produced_records_total", "Records produced through this node and acknowledged.", nil},
@@ -130,7 +135,29 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if p := m.node.net.parts.Load(); p != nil {
 		m.collectHost(out, p.host.Stats())
 		m.collectTopics(out, p)
+		m.collectMembers(out, p)
 	}
+}
+
+func (m *metrics) collectMembers(out chan<- prometheus.Metric, p *parts) {
+	seats := map[Seat]int{}
+	dead, leaving := 0, 0
+	for _, member := range m.node.members(p) {
+		seats[member.Seat]++
+		if member.Liveness.Dead {
+			dead++
+		}
+		if member.Liveness.Draining() {
+			leaving++
+		}
+	}
+	for _, seat := range []Seat{SeatVoter, SeatLearner, SeatNone} {
+		m.send(out, "members", prometheus.GaugeValue, float64(seats[seat]), seat.String())
+	}
+	m.send(out, "members_dead", prometheus.GaugeValue, float64(dead))
+	m.send(out, "members_leaving", prometheus.GaugeValue, float64(leaving))
+	m.send(out, "members_spared", prometheus.GaugeValue, float64(p.steward.Gauges().Spared))
+	m.send(out, "moves", prometheus.GaugeValue, float64(len(p.meta.Moves())))
 }
 
 func (m *metrics) send(out chan<- prometheus.Metric, name string, kind prometheus.ValueType, value float64, labels ...string) {

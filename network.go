@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 
 	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/topic"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -17,17 +19,12 @@ import (
 // address, and which part a frame or a call is for.
 type network struct {
 	transport transport.Transport
-	belongs   atomic.Pointer[belonging] // nil until it does
+	roster    atomic.Pointer[roster] // nil until it is part of a cluster
 	genesis   *membership.Genesis
+	nonce     raftlog.Nonce // of this life
+	initial   []Peer        // initial members as configured
 	asked     asked
 	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
-}
-
-// belonging is the cluster that this node is part of.
-type belonging struct {
-	cluster raftlog.ClusterID
-	epoch   uint64
-	members map[raftlog.NodeID]Peer
 }
 
 // asked remembers why initial members could not be asked, for who waits for
@@ -62,12 +59,39 @@ func (n *network) Send(to raftlog.NodeID, class uint8, frame []byte) {
 }
 
 func (n *network) addr(node raftlog.NodeID) (string, bool) {
-	b := n.belongs.Load()
-	if b == nil {
+	r := n.roster.Load()
+	if r == nil {
 		return "", false
 	}
-	member, ok := b.members[node]
-	return member.Addr, ok
+	peer, ok := r.peer(node)
+	return peer.Addr, ok
+}
+
+// nameAt is the name of the node that should be at an address, "" if none is
+// known there.
+func (n *network) nameAt(addr string) string {
+	if r := n.roster.Load(); r != nil {
+		return r.nameAt(addr)
+	}
+	for _, p := range n.initial {
+		if p.Addr == addr {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// reach tells the roster where a leader says that members are.
+func (n *network) reach(members []membership.Reached) {
+	r := n.roster.Load()
+	if r == nil {
+		return // it joined a moment ago, and asks again when it is open
+	}
+	told := make(map[raftlog.NodeID]Peer, len(members))
+	for _, m := range members {
+		told[m.Node] = Peer{Name: m.Name, Addr: m.Addr}
+	}
+	r.hear(told)
 }
 
 // Call asks a node; errors carry an outcome.
@@ -120,11 +144,11 @@ func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []by
 // recovery of it: its name, which is what certificates vouch for, must be the
 // one of the node id that it says it has.
 func (n *network) known(from transport.Peer) bool {
-	b := n.belongs.Load()
-	if b == nil || from.ClusterID != [16]byte(b.cluster) || from.Epoch != b.epoch {
+	r := n.roster.Load()
+	if r == nil || from.ClusterID != [16]byte(r.cluster) || from.Epoch != r.epoch {
 		return false
 	}
-	member, ok := b.members[raftlog.NodeID(from.Node)]
+	member, ok := r.peer(raftlog.NodeID(from.Node))
 	return ok && member.Name == from.Name
 }
 
@@ -142,12 +166,18 @@ func (n *network) route(ctx context.Context, from transport.Peer, method string,
 	if method == membership.Method {
 		return n.genesis.HandleCall(ctx, req)
 	}
+	prefix, _, _ := strings.Cut(method, ".")
 	p := n.parts.Load()
-	if p == nil || !n.known(from) {
+	switch {
+	case prefix == "member" && p == nil:
+		return membership.Unconfigured(n.nonce), nil
+	case prefix == "member":
+		return p.steward.HandleCall(ctx, method, req) // of who wants to be a member, too
+	case p == nil || !n.known(from):
 		return nil, raftlog.Retry(ErrNotReady)
 	}
 	node := raftlog.NodeID(from.Node)
-	switch prefix, _, _ := strings.Cut(method, "."); prefix {
+	switch prefix {
 	case "meta":
 		return p.meta.HandleCall(ctx, node, method, req)
 	case "topic":
@@ -156,7 +186,54 @@ func (n *network) route(ctx context.Context, from transport.Peer, method string,
 	return nil, raftlog.Refused(fmt.Errorf("stele: no call %q", method))
 }
 
-// HandleStream implements transport.Handler; nothing streams yet.
-func (n *network) HandleStream(_ context.Context, _ transport.Peer, method string, _ transport.Stream) error {
-	return codedError{raftlog.Refused(fmt.Errorf("stele: no stream %q", method))}
+// openStream opens a stream to a node; errors carry an outcome.
+func (n *network) openStream(ctx context.Context, to raftlog.NodeID, method string) (transport.Stream, error) {
+	addr, ok := n.addr(to)
+	if !ok {
+		return nil, raftlog.Retry(fmt.Errorf("stele: no address is known of %v", to))
+	}
+	s, err := n.transport.OpenStream(ctx, addr, method)
+	if err != nil {
+		return nil, raftlog.Retry(err)
+	}
+	return s, nil
+}
+
+// metaStreams and topicStreams are openStream for the parts, each of which has a
+// name of its own for a stream.
+type (
+	metaStreams  struct{ net *network }
+	topicStreams struct{ net *network }
+)
+
+func (s metaStreams) OpenStream(ctx context.Context, to raftlog.NodeID, method string) (metastore.Stream, error) {
+	return s.net.openStream(ctx, to, method)
+}
+
+func (s topicStreams) OpenStream(ctx context.Context, to raftlog.NodeID, method string) (topic.Stream, error) {
+	return s.net.openStream(ctx, to, method)
+}
+
+// HandleStream implements transport.Handler: the prefix of a method names the
+// part that answers.
+func (n *network) HandleStream(ctx context.Context, from transport.Peer, method string, s transport.Stream) error {
+	if err := n.serve(ctx, from, method, s); err != nil {
+		return codedError{err}
+	}
+	return nil
+}
+
+func (n *network) serve(ctx context.Context, from transport.Peer, method string, s transport.Stream) error {
+	p := n.parts.Load()
+	if p == nil || !n.known(from) {
+		return raftlog.Retry(ErrNotReady)
+	}
+	node := raftlog.NodeID(from.Node)
+	switch prefix, _, _ := strings.Cut(method, "."); prefix {
+	case "meta":
+		return p.meta.HandleStream(ctx, node, method, s)
+	case "topic":
+		return p.topics.HandleStream(ctx, node, method, s)
+	}
+	return raftlog.Refused(fmt.Errorf("stele: no stream %q", method))
 }

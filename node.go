@@ -50,9 +50,10 @@ type Node struct {
 
 // parts is what a node consists of once it is part of a cluster.
 type parts struct {
-	host   *raftlog.Host
-	meta   *metastore.Store
-	topics *topic.Manager
+	host    *raftlog.Host
+	meta    *metastore.Store
+	topics  *topic.Manager
+	steward *membership.Steward
 }
 
 // failure is why the parts stopped, or nil.
@@ -121,7 +122,8 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stele: the genesis in %s: %w", n.cfg.Dir, err)
 	}
-	if n.net.transport, err = n.cfg.transport(); err != nil {
+	n.net.nonce, n.net.initial = id.Nonce, n.cfg.InitialMembers
+	if n.net.transport, err = n.cfg.transport(n.net.nameAt); err != nil {
 		return err
 	}
 	n.genesis = membership.NewGenesis(membership.GenesisConfig{
@@ -132,7 +134,7 @@ func (n *Node) start(ctx context.Context) error {
 	n.net.genesis = n.genesis
 	process := newProcess()
 	identity := transport.Identity{Cluster: n.cfg.Cluster, Name: n.cfg.Name, Process: process}
-	if state.Adopted != nil {
+	if state.Belongs() {
 		identity.ClusterID, identity.Node, identity.Epoch = id.ClusterID, uint64(id.Node), id.Epoch
 	}
 	if err := n.net.transport.Start(identity, n.net); err != nil {
@@ -141,8 +143,8 @@ func (n *Node) start(ctx context.Context) error {
 	if n.metrics, err = newMetrics(n); err != nil {
 		return errors.Join(err, n.net.transport.Close())
 	}
-	if state.Adopted != nil {
-		if err := n.assemble(ctx, state.Adopted); err != nil {
+	if state.Belongs() {
+		if err := n.assemble(ctx, state); err != nil {
 			n.metrics.unregister()
 			return errors.Join(err, n.net.transport.Close())
 		}
@@ -152,9 +154,10 @@ func (n *Node) start(ctx context.Context) error {
 	return nil
 }
 
-// form takes part in genesis until the node is part of a cluster.
+// form makes the node part of a cluster: of the one that its initial members
+// found, or of one that takes it in.
 func (n *Node) form(process uint64) {
-	founding, err := n.genesis.Run(n.life)
+	state, err := membership.Enter(n.life, n.genesis, n.joiner(nil))
 	if n.life.Err() != nil {
 		return
 	}
@@ -164,14 +167,23 @@ func (n *Node) form(process uint64) {
 			Cluster: n.cfg.Cluster, Name: n.cfg.Name, ClusterID: id.ClusterID,
 			Node: uint64(id.Node), Epoch: id.Epoch, Process: process,
 		})
-		err = n.assemble(n.life, founding)
+		err = n.assemble(n.life, state)
 	}
-	if err != nil && n.life.Err() == nil {
-		n.log.Error("the node cannot take part", zap.Error(err))
-		n.mu.Lock()
+	n.fail(err)
+	n.noteChange()
+}
+
+// fail notes why the node can never serve, once.
+func (n *Node) fail(err error) {
+	if err == nil || n.life.Err() != nil {
+		return
+	}
+	n.log.Error("the node cannot take part", zap.Error(err))
+	n.mu.Lock()
+	if n.mu.failed == nil {
 		n.mu.failed = err
-		n.mu.Unlock()
 	}
+	n.mu.Unlock()
 	n.noteChange()
 }
 
@@ -186,30 +198,33 @@ func (n *Node) noteChange() {
 func (n *Node) saveGenesis(s membership.State) error {
 	id := n.store.Identity()
 	id.Genesis = s.Encode()
-	if f := s.Adopted; f != nil {
-		node, ok := f.Node(n.cfg.Name, id.Nonce)
+	if s.Belongs() {
+		place, ok := s.Place(n.cfg.Name, id.Nonce)
 		if !ok {
 			return errors.New("stele: the genesis does not list this life of the node")
 		}
-		id.Node, id.ClusterID = node, f.ClusterID
+		id.Node, id.ClusterID, id.Epoch = place.Node, place.ClusterID, place.Epoch
 	}
 	return n.store.SetIdentity(id)
 }
 
 // assemble opens the parts of a node that is in a cluster.
-func (n *Node) assemble(ctx context.Context, founding *membership.Founding) error {
-	if err := n.cfg.fits(founding); err != nil {
+func (n *Node) assemble(ctx context.Context, state membership.State) error {
+	if err := n.cfg.fits(state.Adopted); err != nil {
 		return err
 	}
 	id := n.store.Identity()
-	genesis := metastore.Genesis{ClusterID: founding.ClusterID, Epoch: id.Epoch}
-	belongs := &belonging{cluster: founding.ClusterID, epoch: id.Epoch, members: map[raftlog.NodeID]Peer{}}
-	for i, m := range founding.Members {
-		node := raftlog.NodeID(i + 1)
-		genesis.Members = append(genesis.Members, metastore.Member{
-			Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
-		})
-		belongs.members[node] = Peer{Name: m.Name, Addr: n.cfg.addrOf(m.Name, m.Addr)}
+	place, _ := state.Place(n.cfg.Name, id.Nonce)
+	genesis := metastore.Genesis{ClusterID: place.ClusterID, Epoch: place.Epoch}
+	founded := map[string]string{}
+	if f := state.Adopted; f != nil {
+		for i, m := range f.Members {
+			node := raftlog.NodeID(i + 1)
+			genesis.Members = append(genesis.Members, metastore.Member{
+				Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
+			})
+			founded[m.Name] = m.Addr
+		}
 	}
 	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
 	if err := n.store.FS().MkdirAll(metaDir, 0o755); err != nil {
@@ -218,10 +233,15 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	if err := keepSettings(n.store.FS(), metaDir, &n.cfg); err != nil {
 		return err
 	}
-	n.net.belongs.Store(belongs)
+	roster := newRoster(place.ClusterID, place.Epoch, &n.cfg, founded)
+	roster.agreed(genesis.Members)
+	n.net.roster.Store(roster)
 
 	p := &parts{}
 	fail := func(err error) error {
+		if p.topics != nil {
+			err = errors.Join(err, p.topics.Close())
+		}
 		if p.host != nil {
 			p.host.Abort()
 		}
@@ -237,10 +257,9 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 	if p.host, err = raftlog.Open(groups); err != nil {
 		return err
 	}
-	replica := raftlog.ReplicaID(id.Node) // of the metadata group: the genesis numbers both alike
 	if p.meta, err = metastore.Open(ctx, metastore.Config{
 		Host: p.host, FS: n.store.FS(), Dir: n.cfg.FS.PathJoin(metaDir, "db"),
-		Node: id.Node, Replica: replica, Genesis: genesis, Caller: n.net,
+		Node: id.Node, Replica: place.Replica, Genesis: genesis, Caller: n.net, Streamer: metaStreams{n.net},
 		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout,
 		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),
 		Logger:         n.log.Named("metastore"),
@@ -248,14 +267,18 @@ func (n *Node) assemble(ctx context.Context, founding *membership.Founding) erro
 		return fail(err)
 	}
 	if p.topics, err = topic.Open(topic.Config{
-		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net,
+		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net},
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
 	}); err != nil {
 		return fail(err)
 	}
-	n.events.know(p.meta.Topics())
+	if p.steward, err = membership.NewSteward(n.stewardConfig(p, place)); err != nil {
+		return fail(err)
+	}
+	n.events.know(p.meta.Topics(), n.members(p))
 	n.net.parts.Store(p)
-	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", founding.ClusterID), zap.Stringer("id", id.Node))
+	n.live(p, place, state.Joined != nil)
+	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", place.ClusterID), zap.Stringer("id", id.Node))
 	return nil
 }
 

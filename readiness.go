@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
 )
 
@@ -15,10 +18,12 @@ type ReadinessCode string
 const (
 	Ready             ReadinessCode = "ready"
 	WaitingForMembers ReadinessCode = "waiting-for-members" // no cluster was founded yet
-	NotListed         ReadinessCode = "not-listed"          // a cluster exists without this life of the node
+	Joining           ReadinessCode = "joining"             // no cluster has taken the node in yet
 	NoLeader          ReadinessCode = "no-leader"           // the metadata group has none in view
+	LeaderSilent      ReadinessCode = "leader-silent"       // the metadata's leader was not heard for ContactTimeout
 	CatchingUp        ReadinessCode = "catching-up"         // this node's metadata may be old
 	DiskStalled       ReadinessCode = "disk-stalled"        // its disk does not answer; it leads nothing
+	Removed           ReadinessCode = "removed"             // it is no member any more; see RemovedError
 	Failed            ReadinessCode = "failed"              // see Reason; only reopening helps
 	Closed            ReadinessCode = "closed"
 )
@@ -55,14 +60,16 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	closed, failed, changed := n.mu.closed, n.mu.failed, n.mu.changed
 	n.mu.Unlock()
 	p := n.net.parts.Load()
-	var notListed *NotListedError
+	var removed *RemovedError
 	switch {
 	case closed:
 		return Readiness{Closed, "the node was closed"}, changed, nil
-	case errors.As(failed, &notListed):
-		return Readiness{NotListed, failed.Error()}, changed, nil
+	case errors.As(failed, &removed):
+		return Readiness{Removed, failed.Error()}, changed, nil
 	case failed != nil:
 		return Readiness{Failed, failed.Error()}, changed, nil
+	case p == nil && n.joins():
+		return Readiness{Joining, n.waiting()}, changed, nil
 	case p == nil:
 		return Readiness{WaitingForMembers, n.waiting()}, changed, nil
 	}
@@ -73,16 +80,29 @@ func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
 	if late := p.host.Stalled(); late > 0 {
 		return Readiness{DiskStalled, fmt.Sprintf("the journal's disk has not answered for %v", late)}, changed, nil
 	}
-	switch {
-	case leader == 0:
+	group := p.meta.GroupStatus()
+	facts := membership.ReadyFacts{
+		Leader: leader != 0, Leads: group.Role.IsLeader(), CaughtUp: p.meta.AppliedCaughtUp(),
+		SinceContact: time.Duration(group.SinceLeader) * n.cfg.Tick,
+	}
+	switch membership.Ready(facts, n.cfg.ContactTimeout) {
+	case membership.UnreadyNoLeader:
 		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged, nil
-	case !p.meta.AppliedCaughtUp():
+	case membership.UnreadySilent:
+		return Readiness{LeaderSilent, fmt.Sprintf("the metadata's leader was not heard for %v", facts.SinceContact)}, leaderChanged, nil
+	case membership.UnreadyCatchingUp:
 		return Readiness{CatchingUp, p.meta.CatchingUp()}, leaderChanged, p.meta.CaughtUp()
 	}
 	if full := fullError(n.diskStatus()); full != nil {
 		return Readiness{Ready, full.Error()}, leaderChanged, nil
 	}
 	return Readiness{Code: Ready}, leaderChanged, nil
+}
+
+// joins reports whether the node waits for a running cluster to take it in: it
+// lists no initial members, or is none of those that the cluster was founded by.
+func (n *Node) joins() bool {
+	return len(n.cfg.InitialMembers) == 0 || n.genesis.State().Renounced
 }
 
 // waiting says what keeps the cluster from being formed, and why who does not
@@ -101,23 +121,30 @@ func (n *Node) waiting() string {
 }
 
 // WaitReady returns when the node can serve. It returns at once with an error
-// if waiting cannot help (*NotListedError, a failed node, ErrClosed); if ctx
+// if waiting cannot help (*RemovedError, a failed node, ErrClosed); if ctx
 // ends first, the error is Retry, says what was missing and matches ctx.Err().
 func (n *Node) WaitReady(ctx context.Context) error {
 	if err := needs(ctx, "Node.WaitReady"); err != nil {
 		return err
 	}
+	timer := clock.System().NewTimer(n.cfg.Tick)
+	defer timer.Stop()
 	for {
 		r, changed, caughtUp := n.readiness()
+		var again <-chan time.Time
 		switch r.Code {
 		case Ready:
 			return nil
 		case Closed:
 			return raftlog.Retry(ErrClosed)
-		case NotListed, Failed:
+		case Removed, Failed:
 			return n.failure()
+		case LeaderSilent: // it is heard again without anything else that changes
+			timer.Reset(n.cfg.Tick)
+			again = timer.C()
 		}
 		select {
+		case <-again:
 		case <-changed:
 		case <-caughtUp:
 		case <-n.life.Done():

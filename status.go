@@ -1,9 +1,6 @@
 package stele
 
 import (
-	"slices"
-
-	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
@@ -12,8 +9,8 @@ import (
 // NodeID names one life of one data directory in a cluster.
 type NodeID = storage.NodeID
 
-// Member is a node of the cluster.
-type Member = metastore.Member
+// ClusterID names a cluster, for all time.
+type ClusterID = storage.ClusterID
 
 // GroupStatus is one replica's view of its raft group.
 type GroupStatus = raftlog.Status
@@ -27,7 +24,7 @@ type Status struct {
 	Name      string
 	Addr      string
 	Node      NodeID // 0 until the node is part of a cluster
-	ClusterID storage.ClusterID
+	ClusterID ClusterID
 	Readiness Readiness
 	Disk      DiskStatus
 
@@ -46,19 +43,4 @@ func (n *Node) Status() Status {
 		s.Partitions = p.topics.Status()
 	}
 	return s
-}
-
-// Members returns the nodes of the cluster as this node knows them, by id. It
-// is a local snapshot, empty until the node is part of a cluster. The addresses
-// are those that this node uses: of its own InitialMembers.
-func (n *Node) Members() []Member {
-	p := n.net.parts.Load()
-	if p == nil {
-		return nil
-	}
-	members := slices.Clone(p.meta.Members())
-	for i := range members {
-		members[i].Addr = n.cfg.addrOf(members[i].Name, members[i].Addr)
-	}
-	return members
 }

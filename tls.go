@@ -46,14 +46,3 @@ func (c *Config) validateTrust() error {
 	}
 	return nil
 }
-
-// nameAt is the name of the node that should be at an address, "" if none is
-// known there.
-func (c *Config) nameAt(addr string) string {
-	for _, p := range c.InitialMembers {
-		if p.Addr == addr {
-			return p.Name
-		}
-	}
-	return ""
-}

@@ -148,7 +148,7 @@ func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <
 		if r := node.Readiness(); r != last {
 			last = r
 			log.Info(r.String())
-			if r.Code == stele.Failed || r.Code == stele.NotListed {
+			if r.Code == stele.Failed || r.Code == stele.Removed {
 				return fmt.Errorf("the node cannot go on: %v", r)
 			}
 		}

@@ -50,6 +50,7 @@ type Cluster struct {
 
 	members []*Member
 	peers   []stele.Peer
+	loads   []*Load // of all ledgers, ended or not
 
 	mu struct {
 		sync.Mutex
@@ -63,6 +64,7 @@ type Member struct {
 	Addr string
 	FS   *simfs.FS
 	node *stele.Node
+	join []string // nil: an initial member
 }
 
 // Dir is the data directory of every member, on its own file system.
@@ -82,9 +84,7 @@ func Run(t *testing.T, opts Options, f func(c *Cluster)) {
 		c.Net.SetFaults(opts.Faults)
 		c.mu.down = map[int]bool{}
 		for i := range opts.Nodes {
-			m := &Member{Name: fmt.Sprintf("node-%d", i+1), Addr: fmt.Sprintf("host-%d:7942", i+1)}
-			m.FS = simfs.New(opts.Seed*1_000_003 + uint64(i))
-			c.members = append(c.members, m)
+			m := c.add(i)
 			c.peers = append(c.peers, stele.Peer{Name: m.Name, Addr: m.Addr})
 		}
 		defer c.stopAll()
@@ -92,11 +92,33 @@ func Run(t *testing.T, opts Options, f func(c *Cluster)) {
 	})
 }
 
+func (c *Cluster) add(i int) *Member {
+	m := &Member{Name: fmt.Sprintf("node-%d", i+1), Addr: fmt.Sprintf("host-%d:7942", i+1)}
+	m.FS = simfs.New(c.opts.Seed*1_000_003 + uint64(i))
+	c.members = append(c.members, m)
+	return m
+}
+
+// Add adds a member that joins the running cluster when it is started, asking at
+// the addresses of those that are there now, and returns its number.
+func (c *Cluster) Add() int {
+	i := len(c.members)
+	var join []string
+	for _, m := range c.members {
+		join = append(join, m.Addr)
+	}
+	c.add(i).join = join
+	return i
+}
+
 func (c *Cluster) stopAll() {
 	for i, m := range c.members {
 		if m.node != nil {
 			c.Kill(i)
 		}
+	}
+	for _, l := range c.loads {
+		l.Stop() // a test that failed left it
 	}
 }
 
@@ -116,6 +138,9 @@ func (c *Cluster) Config(i int) stele.Config {
 		Cluster: "test", Name: m.Name, Dir: Dir, InitialMembers: c.peers,
 		Transport: c.Net.Transport(m.Addr), FS: m.FS, Logger: c.opts.Logger,
 		JournalBytes: 64 << 10, SegmentBytes: 64 << 10,
+	}
+	if m.join != nil {
+		cfg.InitialMembers, cfg.Join = nil, m.join
 	}
 	if c.opts.Config != nil {
 		c.opts.Config(&cfg)
@@ -181,7 +206,7 @@ func (c *Cluster) takeDown(i int) {
 	c.mu.Lock()
 	c.mu.down[i] = true
 	c.mu.Unlock()
-	for _, p := range c.peers {
+	for _, p := range c.members {
 		c.Net.Cut(c.members[i].Addr, p.Addr)
 	}
 }
@@ -191,7 +216,7 @@ func (c *Cluster) end(i int, disk *simfs.FS) {
 	m := c.members[i]
 	m.node.Abort()
 	m.node, m.FS = nil, disk
-	for _, p := range c.peers {
+	for _, p := range c.members {
 		c.Net.Heal(m.Addr, p.Addr)
 	}
 }

@@ -67,6 +67,7 @@ type Load struct {
 func (l *Ledger) StartLoad(perNode, partitions int, think time.Duration) *Load {
 	ctx, cancel := context.WithCancel(context.Background())
 	load := &Load{cancel: cancel}
+	l.c.loads = append(l.c.loads, load)
 	for i := range l.c.Size() {
 		node := l.c.Node(i)
 		if node == nil {

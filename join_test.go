@@ -1,0 +1,102 @@
+package stele_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// seat is what member i is, as member at sees it.
+func seat(c *testcluster.Cluster, at, i int) stele.Seat {
+	for _, m := range c.Node(at).Members() {
+		if m.Name == c.Member(i).Name {
+			return m.Seat
+		}
+	}
+	return stele.SeatNone
+}
+
+// holds counts the replicas of a topic on member i.
+func holds(c *testcluster.Cluster, i int, topic string) (n int) {
+	for _, p := range c.Node(i).Status().Partitions {
+		if p.Topic == topic {
+			n++
+		}
+	}
+	return n
+}
+
+// A node joins a running cluster under load: it gets the metadata as a whole,
+// then the log, then a vote, and holds partitions of new topics.
+func TestANodeJoins(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 21}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 2, 20*time.Millisecond)
+
+		fourth := c.Add()
+		c.Start(fourth)
+		c.WaitReady()
+		require.NotEqual(t, stele.SeatNone, seat(c, fourth, fourth))
+		c.Eventually(func() bool { return seat(c, 0, fourth) == stele.SeatVoter }, "it gets a vote")
+		load.Stop()
+		l.Verify(fourth)
+
+		_, err := c.Node(fourth).CreateTopic(t.Context(), "wide", stele.TopicConfig{Partitions: 8, Replicas: 4})
+		require.NoError(t, err)
+		c.Eventually(func() bool { return holds(c, fourth, "wide") == 8 }, "it holds partitions")
+		wide := c.NewLedger("wide")
+		load = wide.StartLoad(1, 8, 20*time.Millisecond)
+		c.Eventually(func() bool { return wide.Acked() > 100 }, "they take records")
+		load.Stop()
+		for i := range c.Size() {
+			wide.Verify(i)
+		}
+
+		c.PowerLoss(fourth)
+		c.Start(fourth)
+		c.WaitReady()
+		l.Verify(fourth)
+	})
+}
+
+// A member whose disk was wiped is a new node, by itself: it waits until its old
+// life was silent for long enough, and takes its place and its vote.
+func TestAWipedMemberIsANewNode(t *testing.T) {
+	for _, wiped := range []int{0, 2} {
+		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
+			t := c.T
+			c.StartAll()
+			mustCreate(c, 0, "orders", 1)
+			l := c.NewLedger("orders")
+			load := l.StartLoad(1, 1, 50*time.Millisecond)
+			c.Sleep(2 * time.Second)
+			old := c.Node(wiped).Status().Node
+			c.PowerLoss(wiped)
+			c.Wipe(wiped)
+			c.Start(wiped)
+			r := c.Node(wiped).Readiness()
+			require.Contains(t, []stele.ReadinessCode{stele.WaitingForMembers, stele.Joining}, r.Code)
+			c.Eventually(func() bool { return c.Node(wiped).Readiness().Ready() }, "it is taken in")
+			require.NotEqual(t, old, c.Node(wiped).Status().Node)
+			other := (wiped + 1) % c.Size()
+			c.Eventually(func() bool { return seat(c, other, wiped) == stele.SeatVoter }, "it gets the vote of its old life")
+			c.Eventually(func() bool {
+				for _, m := range c.Node(other).Members() {
+					if m.Node == old && m.Seat != stele.SeatNone {
+						return false
+					}
+				}
+				return true
+			}, "its old life has none")
+			load.Stop()
+			l.Verify(other)
+		})
+	}
+}

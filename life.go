@@ -1,0 +1,160 @@
+package stele
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
+)
+
+// live runs what a member does for as long as it is one. All of it ends with
+// the node's life; what is told that the node is no member any more fails it.
+//
+//	steward      looks after the members, while this node leads the metadata
+//	heartbeater  tells the leader that this node lives
+//	promoter     asks for a vote, unless this node is an observer
+//	joiner       asks where the cluster is, when this node is out of touch with it
+//	roster       follows the members' addresses
+//	seed         makes what the cluster begins with
+func (n *Node) live(p *parts, place membership.Joined, joined bool) {
+	id := n.store.Identity()
+	says := membership.MemberRequest{Node: place.Node, Nonce: id.Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand}
+	leader := membership.ToLeader{
+		Self: place.Node, Leader: p.meta.Leader, Here: p.steward.HandleCall, Caller: n.net, Clock: clock.System(),
+	}
+	log := n.log.Named("membership")
+	run := func(f func(context.Context) error) {
+		n.running.Go(func() {
+			var removed *membership.RemovedError
+			if err := f(n.life); errors.As(err, &removed) {
+				n.fail(err)
+			}
+		})
+	}
+	run(p.steward.Run)
+	run(membership.NewHeartbeater(membership.HeartbeaterConfig{ToLeader: leader, Says: says, Logger: log}).Run)
+	if !n.cfg.Observer {
+		run(membership.NewPromoter(membership.PromoterConfig{
+			ToLeader: leader, Says: says, Replica: place.Replica, Logger: log,
+			Conf: func() raftlog.ConfState { return p.meta.GroupStatus().Conf },
+		}).Run)
+	}
+	run(func(ctx context.Context) error { return n.joiner(p.meta.Leader).Run(ctx, joined) })
+	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
+	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
+}
+
+// joiner asks, where the configuration says, to be taken in.
+func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{})) *membership.Joiner {
+	return membership.NewJoiner(membership.JoinerConfig{
+		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand,
+		Observer: n.cfg.Observer, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
+		Leader: leader, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
+	})
+}
+
+func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.StewardConfig {
+	return membership.StewardConfig{
+		Place: place, Nonce: n.store.Identity().Nonce, Newest: metastore.NewestCommand,
+		Meta: p.meta, Group: metaGroup{p.meta}, Caller: n.net, Backlog: p.backlog(place.Node),
+		Clock: clock.System(), Logger: n.log.Named("membership"), Tick: n.cfg.Tick,
+		Random: func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead
+		Rules:  membership.Rules{CallTimeout: n.cfg.CallTimeout},
+	}
+}
+
+// metaGroup is raft group 1, which is another one after the node was given the
+// state as a whole.
+type metaGroup struct{ meta *metastore.Store }
+
+func (g metaGroup) Status() raftlog.Status { return g.meta.GroupStatus() }
+
+func (g metaGroup) ChangeMembers(ctx context.Context, c raftlog.Change) error {
+	return g.meta.Group().ChangeMembers(ctx, c)
+}
+
+func (g metaGroup) Resign(ctx context.Context, successors ...raftlog.ReplicaID) error {
+	return g.meta.Group().Resign(ctx, successors...)
+}
+
+// backlog says whether this node knows that it is draining, and how many
+// produces it accepted before that and has not answered.
+func (p *parts) backlog(self raftlog.NodeID) func() (draining bool, count uint64) {
+	return func() (bool, uint64) {
+		m, ok := p.meta.Member(self)
+		if !ok || !m.Liveness.Draining() {
+			return false, 0
+		}
+		return true, p.topics.Drain()
+	}
+}
+
+// followMembers keeps the roster, and the producers' door open while the node
+// stays, until ctx ends.
+func (n *Node) followMembers(ctx context.Context, p *parts, self NodeID) error {
+	meta, topics := p.meta, p.topics
+	for {
+		_, changed := meta.Watch()
+		if members := meta.Members(); len(members) > 0 {
+			n.net.roster.Load().agreed(members)
+		}
+		if m, ok := meta.Member(self); ok && !m.Liveness.Draining() {
+			topics.Undrain() // taken back, if it was
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// seed makes what the cluster begins with, once in the cluster's life: whichever
+// of its initial members comes first (J19).
+func (n *Node) seed(ctx context.Context, meta *metastore.Store) error {
+	if len(n.cfg.InitialState.Settings)+len(n.cfg.InitialState.Topics) == 0 {
+		return nil
+	}
+	select {
+	case <-meta.CaughtUp():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for {
+		_, changed := meta.Watch()
+		seeded, err := meta.Seed(ctx, n.cfg.InitialState)
+		switch {
+		case err == nil:
+			if seeded {
+				n.log.Info("made what the cluster begins with")
+			}
+			return nil
+		case !errors.Is(err, raftlog.ErrRefused):
+			n.log.Debug("the cluster's initial state is not made yet", zap.Error(err))
+		default:
+			n.log.Error("the cluster's initial state cannot be made", zap.Error(err))
+			return err
+		}
+		timer := clock.System().NewTimer(seedAgain)
+		select {
+		case <-changed:
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// seedAgain is how long after a failure the initial state is proposed again,
+// unless the metadata changes before.
+const seedAgain = time.Second

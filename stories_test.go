@@ -1,0 +1,109 @@
+package stele_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// Three nodes become five, lose the leader and a newcomer at one moment, get them
+// back, and become three again, under load all the while: nothing that was
+// acknowledged is lost.
+func TestThreeFiveThree(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 41}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 6)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 6, 50*time.Millisecond)
+		for range 2 {
+			c.Start(c.Add())
+		}
+		c.WaitReady()
+		c.Eventually(func() bool {
+			return seat(c, 0, 3) == stele.SeatVoter && seat(c, 0, 4) == stele.SeatVoter
+		}, "both get a vote")
+		load.Stop()
+
+		leader := c.MetadataLeader()
+		newcomer := 4
+		if leader == newcomer {
+			newcomer = 3
+		}
+		load = l.StartLoad(1, 6, 50*time.Millisecond)
+		c.PowerLoss(leader)
+		c.PowerLoss(newcomer)
+		witness := 0
+		for witness == leader || witness == newcomer {
+			witness++
+		}
+		c.Eventually(func() bool {
+			at, err := c.Node(witness).DescribeCluster(t.Context())
+			return err == nil && at.Leader != 0 && len(at.Members) == 5
+		}, "three of five agree on the metadata")
+		c.Start(leader)
+		c.Start(newcomer)
+		c.WaitReady()
+		before := l.Acked()
+		c.Eventually(func() bool { return l.Acked() > before+200 }, "all partitions are there again")
+		load.Stop()
+
+		load = l.StartLoad(1, 6, 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		for _, leaver := range []int{newcomer, leader} {
+			asked := (leaver + 1) % c.Size()
+			if asked == newcomer {
+				asked = (asked + 1) % c.Size()
+			}
+			d, err := c.Node(asked).Decommission(ctx, c.Member(leaver).Name, stele.DecommissionOptions{})
+			require.NoError(t, err)
+			require.NoError(t, d.Wait(ctx))
+		}
+		load.Stop()
+		for i := range c.Size() {
+			if i != leader && i != newcomer {
+				l.Verify(i)
+				require.Len(t, c.Node(i).Members(), 3)
+			}
+		}
+	})
+}
+
+// A member that cannot be reached is staged as a learner, and costs nobody
+// anything: with one of three voters down the two others go on.
+func TestAnUnreachableJoiner(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 42}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		down := (c.MetadataLeader() + 1) % 3
+		others := []int{c.MetadataLeader(), (down + 1) % 3}
+		c.PowerLoss(down)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 2, 20*time.Millisecond)
+		joiner := c.Add()
+		c.Start(joiner)
+		c.Eventually(func() bool { return seat(c, others[0], joiner) == stele.SeatLearner }, "it is staged")
+		c.Isolate(joiner)
+		for range 30 { // acknowledged records as a series without a gap
+			before := l.Acked()
+			c.Sleep(2 * time.Second)
+			require.Greater(t, l.Acked(), before, "a gap")
+			require.Equal(t, stele.SeatLearner, seat(c, others[0], joiner))
+		}
+		d, err := c.Node(others[0]).Decommission(t.Context(), c.Member(joiner).Name, stele.DecommissionOptions{Force: true})
+		require.NoError(t, err)
+		require.NoError(t, d.Wait(t.Context()), "it can be taken out again")
+		load.Stop()
+		for _, i := range others {
+			l.Verify(i)
+		}
+	})
+}
