@@ -117,6 +117,7 @@ func TestAJoinerIsToldThatItIsBehind(t *testing.T) {
 		learner := raftlog.Change{ID: raftlog.ChangeID{1}, Learners: []raftlog.ReplicaID{104}}
 		require.NoError(t, lead.group(1).ChangeMembers(context.Background(), learner))
 		require.Equal(t, []raftlog.ReplicaID{104}, lead.group(1).Status().Conf.Learners)
+		c.until("it is never told", func() bool { return len(told) > 0 })
 		require.Equal(t, lead.id, <-told)
 		time.Sleep(10 * time.Second)
 		require.InDelta(t, 10, len(told), 2)
@@ -175,7 +176,7 @@ func TestChangeMembersOutcomes(t *testing.T) {
 	})
 }
 
-// Property: R16, H10 (red: a resigned leader that accepts; open: the node's Close)
+// Property: R16, H10 (red: a resignation that hands over to nobody; open: the node's Close)
 func TestResign(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
