@@ -253,6 +253,10 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	var err error
 	groups := n.cfg.raftlog(id.Node, n.store, n.net)
 	groups.StepHook = n.events.stepHook()
+	groups.Removed = func(g raftlog.GroupID, r raftlog.ReplicaID) bool {
+		open := n.net.parts.Load()
+		return open != nil && open.meta.ReplicaDead(g, r)
+	}
 	groups.OnDisk = n.noteChange
 	if p.host, err = raftlog.Open(groups); err != nil {
 		return err

@@ -324,7 +324,14 @@ func TestAFollowerBehindTheStartOfTheLog(t *testing.T) {
 			c.requireEqualTo(3, 1, 2)
 			require.Equal(t, round != 1, opened > before, "round %d", round)
 			for id := range c.disks {
-				st := c.node(id).meta.GroupStatus()
+				var st raftlog.Status
+				trimmed := func() bool { // beside the entries, in its own time
+					st = c.node(id).meta.GroupStatus()
+					return st.LogStart > 1
+				}
+				for end := time.Now().Add(time.Minute); !trimmed() && time.Now().Before(end); {
+					time.Sleep(10 * time.Millisecond)
+				}
 				require.Greater(t, st.LogStart, raftlog.Index(1), "%v", id)
 				require.LessOrEqual(t, st.LogStart, st.Applied)
 			}
