@@ -40,6 +40,33 @@
 // Nobody is asked who they are, neither by nodes nor by the HTTP API: both belong
 // into a network of their own.
 //
+// # Growing and shrinking
+//
+// A fourth node, on an empty directory, joins while the others run:
+//
+//	./cluster node -name d -join 127.0.0.1:7101,127.0.0.1:7102 \
+//	    -advertise 127.0.0.1:7104 -http 127.0.0.1:8104
+//	./cluster members
+//	./cluster status -http 127.0.0.1:8101,127.0.0.1:8104
+//
+// It gets the metadata, first without a vote (a learner), then with one (a voter),
+// and is ready; with -observer it stays without. New topics are placed on it too,
+// and partitions move to it until all nodes hold about as many. One address in
+// -join that answers is enough; it is needed again only when the node is out of
+// touch with the others.
+//
+//	./cluster decommission -name d -wait
+//
+// takes it out: it gets no more replicas, those that it has move to the others, it
+// leaves the metadata's raft group, and its process ends with status 3. Whoever
+// leads the metadata goes on with that, whatever happens to who began it.
+// -cancel takes it back until the node begins to leave the metadata's group. A node
+// that is lost for good is decommissioned with -force, from any other.
+//
+// A node whose disk was lost is started as before, on an empty directory, with the
+// same -name: it waits until the cluster counts its old life as dead, and takes its
+// place.
+//
 // # Inspect
 //
 // Inspect works on the directories of stopped nodes, or on copies, and changes
@@ -63,6 +90,9 @@
 //	GET    /ready                           200 or 503, and why: {"code": ..., "reason": ...}
 //	GET    /metrics                         for Prometheus
 //	GET    /status[?topic=T]                what this node knows of itself and its replicas
+//	GET    /members                         the cluster: who is in it, and what is on its way
+//	POST   /members/NAME/decommission       take a node out: [?force=true]; asked again: where it stands
+//	DELETE /members/NAME/decommission       take that back
 //	GET    /topics                          all topics
 //	GET    /topics/T                        one topic
 //	POST   /topics/T                        create: {"partitions": 6, "replicas": 3}, both optional

@@ -36,6 +36,8 @@ func commands() []command {
 		{"produce", "-topic T", "append the lines of standard input", runProduce},
 		{"consume", "-topic T [-from X] [-follow]", "print records", runConsume},
 		{"status", "", "who leads what, and who is behind", runStatus},
+		{"members", "", "who is in the cluster, and how it is", runMembers},
+		{"decommission", "-name NAME [-wait]", "take a node out of the cluster", runDecommission},
 		{"inspect", "DIR...", "read the directories of stopped nodes, verify and compare them", runInspect},
 	}
 }
@@ -46,6 +48,7 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 	exitUnread = 2 // of inspect
+	exitGone   = 3 // of a node: it is no member any more
 )
 
 // usageError is a command line that makes no sense. It was explained already if
@@ -80,8 +83,12 @@ func run(ctx context.Context, args []string, io console) int {
 	}
 	fmt.Fprintf(io.err, "cluster %s: %v\n", args[0], err)
 	var unread *unreadError
-	if errors.As(err, &unread) {
+	var gone *goneError
+	switch {
+	case errors.As(err, &unread):
 		return exitUnread
+	case errors.As(err, &gone):
+		return exitGone
 	}
 	return exitFailed
 }
@@ -118,6 +125,13 @@ func newFlags(name, about string, out console) *flags {
 		f.SetOutput(io.Discard)
 	}
 	return f
+}
+
+// given reports whether a flag is on the command line.
+func (f *flags) given(name string) bool {
+	found := false
+	f.Visit(func(g *flag.Flag) { found = found || g.Name == name })
+	return found
 }
 
 // parse refuses what is left behind the flags, unless positional says that it is

@@ -24,9 +24,13 @@ const nodeAbout = `
 Node runs one node until SIGTERM or Ctrl-C; a second one aborts. All nodes get
 the same -peers, and the cluster is founded when all of them were up once.
 
-Without -peers it is one of three nodes on this machine: run it three times, with
+With -join in place of -peers a node with an empty directory becomes a member of
+a cluster that runs. Started again, it is still the one that it became.
+
+Without both it is one of three nodes on this machine: run it three times, with
 -name a, b and c. Exit status: 0 after a clean stop; 1 if the node failed or was
-aborted, and the last line says why; 2 if the command line makes no sense.
+aborted, and the last line says why; 2 if the command line makes no sense; 3 if
+the node is no member any more, so that starting it again is of no use.
 `
 
 // nodeFlags is the command line of a node.
@@ -46,7 +50,9 @@ func parseNode(args []string, io console) (*nodeFlags, error) {
 	f.StringVar(&n.config.Dir, "dir", "", "data `directory` of this node (default cluster-data/NAME)")
 	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default that in -peers)")
 	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default that behind @ in -peers)")
-	advertise := f.String("advertise", "", "`address` at which the others reach this node; the same as in -peers, which is the default")
+	f.StringVar(&n.config.Advertise, "advertise", "", "`address` at which the others reach this node; with -peers the same as there, which is the default")
+	join := f.String("join", "", "`addresses` of nodes of a running cluster, not of their HTTP APIs, to become a member there: addr,...")
+	f.BoolVar(&n.config.Observer, "observer", false, "hold partitions, and never vote on the metadata: for a node that joins")
 	peers := f.String("peers", defaultPeers, "all initial `members`, this one too, equal on all: name=addr[@http-addr],...\n")
 	level := f.String("log", "info", "`level` of the log: debug, info, warn or error")
 	f.DurationVar(&n.stop, "stop-timeout", 10*time.Second, "how long a clean stop may take before it becomes an abort")
@@ -54,29 +60,42 @@ func parseNode(args []string, io console) (*nodeFlags, error) {
 		return nil, err
 	}
 	if n.config.Name == "" {
-		return nil, &usageError{"-name is missing: one of the names in -peers"}
+		return nil, &usageError{"-name is missing: one of the names in -peers, or with -join a new one"}
 	}
 	var err error
-	if n.peers, err = parsePeers(*peers); err != nil {
-		return nil, err
-	}
 	if n.level, err = zapcore.ParseLevel(*level); err != nil {
 		return nil, &usageError{fmt.Sprintf("-log %q: want debug, info, warn or error", *level)}
+	}
+	if n.config.Join = splitAddrs(*join); len(n.config.Join) > 0 {
+		if f.given("peers") {
+			return nil, &usageError{"-join and -peers: a cluster is joined, or founded"}
+		}
+		return &n, n.completeJoin()
+	}
+	if n.peers, err = parsePeers(*peers); err != nil {
+		return nil, err
 	}
 	if !slices.ContainsFunc(n.peers, func(p peer) bool { return p.Name == n.config.Name }) {
 		return nil, &usageError{fmt.Sprintf("-name %s is not one of -peers (%s)", n.config.Name, namesOf(n.peers))}
 	}
-	if err := n.complete(*advertise); err != nil {
-		return nil, err
+	return &n, n.complete()
+}
+
+// completeJoin checks the command line of a node that joins.
+func (n *nodeFlags) completeJoin() error {
+	switch {
+	case n.config.Advertise == "":
+		return &usageError{"-advertise is missing: the address at which the others reach this node"}
+	case n.http == "":
+		return &usageError{"-http is missing: the address of this node's HTTP API"}
 	}
-	return &n, nil
+	n.peers = []peer{{stele.Peer{Name: n.config.Name, Addr: n.config.Advertise}, n.http}}
+	return n.completeAny()
 }
 
 // complete fills in what follows from -peers.
-func (n *nodeFlags) complete(advertise string) error {
-	if n.config.Dir == "" {
-		n.config.Dir = filepath.Join("cluster-data", n.config.Name)
-	}
+func (n *nodeFlags) complete() error {
+	advertise := n.config.Advertise
 	for _, p := range n.peers {
 		n.config.InitialMembers = append(n.config.InitialMembers, p.Peer)
 		if p.Name != n.config.Name {
@@ -91,6 +110,14 @@ func (n *nodeFlags) complete(advertise string) error {
 	}
 	if n.http == "" {
 		return &usageError{"-http is missing: the address of this node's HTTP API, or name=addr@http-addr in -peers"}
+	}
+	return n.completeAny()
+}
+
+// completeAny checks what all nodes have.
+func (n *nodeFlags) completeAny() error {
+	if n.config.Dir == "" {
+		n.config.Dir = filepath.Join("cluster-data", n.config.Name)
 	}
 	if n.stop <= 0 {
 		return &usageError{fmt.Sprintf("-stop-timeout %v: want more than 0", n.stop)}
@@ -138,6 +165,12 @@ func runNode(ctx context.Context, args []string, io console) error {
 	return errors.Join(err, s.stop(n.stop, signals, log))
 }
 
+// goneError says that the node is no member any more: that is where a
+// decommission ends.
+type goneError struct{ text string }
+
+func (e *goneError) Error() string { return e.text }
+
 // watch returns when the node is to be stopped: nil for a signal, an error if
 // it cannot serve any more.
 func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <-chan error) error {
@@ -148,8 +181,11 @@ func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <
 		if r := node.Readiness(); r != last {
 			last = r
 			log.Info(r.String())
-			if r.Code == stele.Failed || r.Code == stele.Removed {
+			switch r.Code {
+			case stele.Failed:
 				return fmt.Errorf("the node cannot go on: %v", r)
+			case stele.Removed:
+				return &goneError{r.Reason}
 			}
 		}
 		select {

@@ -25,6 +25,7 @@ type process struct {
 	name  string
 	http  string
 	peers string
+	join  []string // arguments in place of -peers
 	dir   string
 	cmd   *exec.Cmd
 	log   *os.File
@@ -65,7 +66,13 @@ func (p *process) start() {
 	require.NoError(p.t, err)
 	p.log, err = os.OpenFile(p.dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(p.t, err)
-	p.cmd = exec.Command(program, "node", "-name", p.name, "-peers", p.peers, "-dir", p.dir)
+	args := []string{"node", "-name", p.name, "-dir", p.dir}
+	if p.join != nil {
+		args = append(args, p.join...)
+	} else {
+		args = append(args, "-peers", p.peers)
+	}
+	p.cmd = exec.Command(program, args...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = p.log
 	require.NoError(p.t, p.cmd.Start())
@@ -211,10 +218,11 @@ func (p *process) waitFor(other *process) {
 	for range 200 {
 		v := view{client: &client{addrs: []string{p.http, other.http}, timeout: time.Second, http: http.DefaultClient}, nodes: map[string]*nodeView{}}
 		require.NoError(p.t, v.ask(p.t.Context()))
-		even := true
+		even := v.node(p.name) != nil
 		for _, g := range v.groups() {
-			r := g.on[p.name]
-			even = even && r.Readable && r.HighWatermark == g.watermark
+			if r, holds := g.on[p.name]; holds {
+				even = even && r.Readable && r.HighWatermark == g.watermark
+			}
 		}
 		if even {
 			return

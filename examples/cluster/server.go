@@ -53,15 +53,18 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 	mux := http.NewServeMux()
 	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET /metrics":                 func(w http.ResponseWriter, r *http.Request) error { metrics.ServeHTTP(w, r); return nil },
-		"GET /ready":                   s.ready,
-		"GET /status":                  s.status,
-		"GET /topics":                  s.listTopics,
-		"GET /topics/{topic}":          s.describeTopic,
-		"POST /topics/{topic}":         s.createTopic,
-		"DELETE /topics/{topic}":       s.deleteTopic,
-		"POST /topics/{topic}/records": s.produce,
-		"GET /topics/{topic}/records":  s.consume,
+		"GET /metrics":                          func(w http.ResponseWriter, r *http.Request) error { metrics.ServeHTTP(w, r); return nil },
+		"GET /ready":                            s.ready,
+		"GET /status":                           s.status,
+		"GET /topics":                           s.listTopics,
+		"GET /topics/{topic}":                   s.describeTopic,
+		"POST /topics/{topic}":                  s.createTopic,
+		"DELETE /topics/{topic}":                s.deleteTopic,
+		"GET /members":                          s.members,
+		"POST /members/{member}/decommission":   s.decommission,
+		"DELETE /members/{member}/decommission": s.cancelDecommission,
+		"POST /topics/{topic}/records":          s.produce,
+		"GET /topics/{topic}/records":           s.consume,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			limitTime(w, r)
@@ -187,11 +190,12 @@ func outcomeOf(err error) stele.Outcome {
 
 func writeError(w http.ResponseWriter, err error) {
 	var request *requestError
+	var nobody *stele.NoMemberError
 	status := http.StatusInternalServerError // it may have happened
 	switch outcome := outcomeOf(err); {
 	case errors.As(err, &request):
 		status = request.status
-	case errors.Is(err, stele.ErrTopicNotFound):
+	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody):
 		status = http.StatusNotFound
 	case errors.Is(err, stele.ErrTopicExists):
 		status = http.StatusConflict

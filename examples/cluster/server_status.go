@@ -15,14 +15,37 @@ type statusAnswer struct {
 	ClusterID string              `json:"cluster_id"`
 	Code      stele.ReadinessCode `json:"code"`
 	Reason    string              `json:"reason,omitempty"`
-	Members   []memberAnswer      `json:"members"` // as the flags list them
-	Groups    []groupAnswer       `json:"groups"`  // the metadata first
+	Members   []memberAnswer      `json:"members"`
+	Groups    []groupAnswer       `json:"groups"` // the metadata first
 }
 
 type memberAnswer struct {
 	Name string `json:"name"`
 	Addr string `json:"addr"`
 	HTTP string `json:"http,omitempty"`
+}
+
+// members are the cluster's, or before there is one those of the flags. Only the
+// flags know where an HTTP API is.
+func (n *nodeFlags) members(known []stele.Member) []memberAnswer {
+	all := []memberAnswer{}
+	web := map[string]string{}
+	for _, p := range n.peers {
+		web[p.Name] = p.http
+		if len(known) == 0 {
+			all = append(all, memberAnswer{p.Name, p.Addr, p.http})
+		}
+	}
+	at := map[string]int{}
+	for _, m := range known {
+		i, ok := at[m.Name]
+		if !ok {
+			i = len(all)
+			at[m.Name], all = i, append(all, memberAnswer{})
+		}
+		all[i] = memberAnswer{m.Name, m.Addr, web[m.Name]} // of several lives of a name the newest
+	}
+	return all
 }
 
 // groupAnswer is the node's replica of one raft group.
@@ -51,16 +74,14 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	st := s.node.Status()
 	names := map[stele.NodeID]string{}
 	replicas := map[uint64]string{} // of the metadata
-	for _, m := range s.node.Members() {
+	members := s.node.Members()
+	for _, m := range members {
 		names[m.Node] = m.Name
 		replicas[uint64(m.Replica)] = m.Name
 	}
 	a := statusAnswer{
 		Name: st.Name, Addr: st.Addr, ID: uint64(st.Node), Cluster: s.flags.config.Cluster, ClusterID: st.ClusterID.String(),
-		Code: st.Readiness.Code, Reason: st.Readiness.Reason, Members: []memberAnswer{}, Groups: []groupAnswer{},
-	}
-	for _, m := range s.flags.peers {
-		a.Members = append(a.Members, memberAnswer{m.Name, m.Addr, m.http})
+		Code: st.Readiness.Code, Reason: st.Readiness.Reason, Members: s.flags.members(members), Groups: []groupAnswer{},
 	}
 	only := p.values.Get("topic")
 	if g := st.Metadata; g.Group != 0 {

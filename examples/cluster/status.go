@@ -134,7 +134,7 @@ func (v *view) silence(name string) string {
 			}
 		}
 	}
-	return "its HTTP address is not known: name=addr@http-addr in -peers would tell"
+	return "its HTTP address is not known: give it in -http"
 }
 
 func (v *view) print(out io.Writer) error {

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+const membersAbout = `
+Members lists the nodes of the cluster: what each is in the metadata's raft group
+(a voter, or a learner that has no vote), whether it was heard lately, how many
+partitions it holds, and the replicas that are on their way to or from it.
+`
+
+func runMembers(ctx context.Context, args []string, io console) error {
+	f := newFlags("members", membersAbout, io)
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var a clusterAnswer
+	if err := c.callJSON(ctx, http.MethodGet, "/members", nil, nil, &a); err != nil {
+		return err
+	}
+	return a.print(io.out, time.Now())
+}
+
+func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tID\tSEAT\tSTATE\tADDRESS\tREPLICAS\tMOVES")
+	for _, m := range a.Members {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%s\n", m.Name, m.ID, m.seat(a.Leader), m.state(now), m.Addr, m.Replicas, m.moves())
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, m := range a.Moves {
+		instead := ""
+		if m.From != "" {
+			instead = ", instead of " + m.From
+		}
+		fmt.Fprintf(out, "%s/%d is on its way to %s%s\n", m.Topic, m.Partition, m.To, instead)
+	}
+	return nil
+}
+
+// seat is a member's seat for a person.
+func (m *memberInfo) seat(leader string) string {
+	switch {
+	case m.Seat == "voter" && m.Name == leader:
+		return "voter, leads"
+	case m.Observer:
+		return m.Seat + ", observer"
+	}
+	return m.Seat
+}
+
+// state says of a dead member for how long it has been silent, as far as two
+// clocks tell.
+func (m *memberInfo) state(now time.Time) string {
+	if !strings.HasPrefix(m.State, "dead") || m.Heard.UnixMilli() <= 0 {
+		return m.State
+	}
+	silent := max(now.Sub(m.Heard), 0).Truncate(time.Second)
+	return fmt.Sprintf("%s (silent for %v)", m.State, silent)
+}
+
+func (m *memberInfo) moves() string {
+	var parts []string
+	if m.MovesIn > 0 {
+		parts = append(parts, fmt.Sprintf("%d in", m.MovesIn))
+	}
+	if m.MovesOut > 0 {
+		parts = append(parts, fmt.Sprintf("%d out", m.MovesOut))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+const decommissionAbout = `
+Decommission takes a node out of the cluster: its partitions move to the others,
+it leaves the metadata's raft group, and its process ends with status 3. Its
+directory can never come back; its name can, with an empty one. It returns when
+that has begun, durably: the cluster goes on with it by itself. -wait watches it
+to its end.
+`
+
+func runDecommission(ctx context.Context, args []string, io console) error {
+	f := newFlags("decommission", decommissionAbout, io)
+	name := f.String("name", "", "`name` of the node")
+	force := f.Bool("force", false, "go on with fewer than three voters, and without a node that is dead")
+	cancel := f.Bool("cancel", false, "take it back: the node stays, with what it still has")
+	wait := f.Bool("wait", false, "return when the node is out, however long that takes")
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	switch {
+	case err != nil:
+		return err
+	case *name == "":
+		return &usageError{"-name is missing"}
+	case *cancel && (*wait || *force):
+		return &usageError{"-cancel goes with neither -wait nor -force"}
+	}
+	defer c.close()
+	path := "/members/" + url.PathEscape(*name) + "/decommission"
+	var a departureAnswer
+	if *cancel {
+		if err := c.callJSON(ctx, http.MethodDelete, path, nil, nil, &a); err != nil {
+			return err
+		}
+		fmt.Fprintf(io.out, "%s stays\n", a.Name)
+		return nil
+	}
+	q := url.Values{}
+	if *force {
+		q.Set("force", "true")
+	}
+	if err := c.callJSON(ctx, http.MethodPost, path, q, nil, &a); err != nil {
+		return err
+	}
+	fmt.Fprintf(io.out, "%s %s; partitions still to move: %d\n", a.Name, a.Departure, a.Replicas)
+	if !*wait {
+		return nil
+	}
+	return c.watchOut(ctx, a, io.out)
+}
+
+// watchOut tells how a node leaves, until it is no member any more. It asks the
+// nodes in turn: the one that leaves ends, and who cannot answer is passed over
+// for as long as another one can.
+func (c *client) watchOut(ctx context.Context, last departureAnswer, out io.Writer) error {
+	for {
+		var a clusterAnswer
+		if err := c.callJSON(ctx, http.MethodGet, "/members", nil, nil, &a); err != nil {
+			return fmt.Errorf("the decommission goes on, and where it stands is not known: %w", err)
+		}
+		m, ok := a.member(last.ID)
+		switch {
+		case !ok:
+			fmt.Fprintf(out, "%s is out\n", last.Name)
+			return nil
+		case m.Departure == "":
+			return fmt.Errorf("the decommission of %s was taken back", last.Name)
+		case m.Departure != last.Departure || uint64(m.Replicas) != last.Replicas:
+			last.Departure, last.Replicas = m.Departure, uint64(m.Replicas)
+			fmt.Fprintf(out, "%s %s; partitions still to move: %d\n", last.Name, last.Departure, last.Replicas)
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *clusterAnswer) member(id uint64) (memberInfo, bool) {
+	for _, m := range a.Members {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return memberInfo{}, false
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/stelelog/stele"
+)
+
+// clusterAnswer is the cluster as it travels.
+type clusterAnswer struct {
+	ClusterID string       `json:"cluster_id"`
+	Version   uint64       `json:"version"`          // what all members agreed to apply
+	Leader    string       `json:"leader,omitempty"` // of the metadata; empty: none in view
+	Members   []memberInfo `json:"members"`
+	Moves     []moveInfo   `json:"moves"`
+}
+
+// memberInfo is a member of the cluster.
+type memberInfo struct {
+	Name      string    `json:"name"`
+	ID        uint64    `json:"id"`
+	Seat      string    `json:"seat"` // voter, learner or none, in the metadata's raft group
+	Observer  bool      `json:"observer,omitempty"`
+	State     string    `json:"state"` // see stateOf
+	Heard     time.Time `json:"heard"` // last, by the clock of whoever led the metadata then
+	Addr      string    `json:"addr"`
+	Replicas  int       `json:"replicas"`  // of partitions
+	MovesIn   int       `json:"moves_in"`  // replicas that it is getting
+	MovesOut  int       `json:"moves_out"` // replicas that are to go when others have them
+	Departure string    `json:"departure,omitempty"`
+}
+
+// moveInfo is a replica on its way.
+type moveInfo struct {
+	Topic     string `json:"topic"`
+	Partition uint32 `json:"partition"`
+	To        string `json:"to"`
+	From      string `json:"from,omitempty"` // empty: none goes in exchange
+}
+
+// departureAnswer is where a decommission stands.
+type departureAnswer struct {
+	Name      string `json:"name"`
+	ID        uint64 `json:"id"`
+	Departure string `json:"departure"`
+	Replicas  uint64 `json:"replicas"` // of partitions, that are still to be moved off
+	Done      bool   `json:"done"`     // it is no member any more
+}
+
+// seatOf is a seat in one word.
+func seatOf(s stele.Seat) string {
+	switch s {
+	case stele.SeatVoter:
+		return "voter"
+	case stele.SeatLearner:
+		return "learner"
+	}
+	return "none"
+}
+
+// stateOf says how a member is: alive or dead, and how far it is on its way out.
+func stateOf(l stele.Liveness) string {
+	switch {
+	case l.Dead && l.Draining():
+		return "dead, " + l.Departure.String()
+	case l.Dead:
+		return "dead"
+	case l.Draining():
+		return l.Departure.String()
+	}
+	return "alive"
+}
+
+// describeMembers puts together who is a member and what each holds.
+func describeMembers(c stele.Cluster, topics []stele.Topic) clusterAnswer {
+	a := clusterAnswer{ClusterID: c.ID.String(), Version: c.Version, Members: []memberInfo{}, Moves: []moveInfo{}}
+	names := map[stele.NodeID]string{}
+	at := map[stele.NodeID]int{}
+	for i, m := range c.Members {
+		names[m.Node], at[m.Node] = m.Name, i
+		info := memberInfo{
+			Name: m.Name, ID: uint64(m.Node), Seat: seatOf(m.Seat), Observer: m.Liveness.Observer,
+			State: stateOf(m.Liveness), Heard: m.Liveness.Stamp.Time(), Addr: m.Addr,
+		}
+		if m.Liveness.Draining() {
+			info.Departure = m.Liveness.Departure.String()
+		}
+		a.Members = append(a.Members, info)
+	}
+	a.Leader = names[c.Leader]
+	of := func(id stele.NodeID, f func(*memberInfo)) {
+		if i, ok := at[id]; ok {
+			f(&a.Members[i])
+		}
+	}
+	for _, t := range topics {
+		for _, p := range t.Partitions {
+			for _, r := range p.Replicas {
+				of(r.Node, func(m *memberInfo) { m.Replicas++ })
+			}
+			if p.Target == nil {
+				continue
+			}
+			move := moveInfo{Topic: t.Name, Partition: p.Index, To: names[p.Target.Add.Node]}
+			of(p.Target.Add.Node, func(m *memberInfo) { m.MovesIn++ })
+			for _, r := range p.Replicas {
+				if r.Replica == p.Target.Remove {
+					move.From = names[r.Node]
+					of(r.Node, func(m *memberInfo) { m.MovesOut++ })
+				}
+			}
+			a.Moves = append(a.Moves, move)
+		}
+	}
+	return a
+}
+
+func (s *server) members(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r)
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	topics, err := s.node.ListTopics(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := s.node.DescribeCluster(ctx)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, describeMembers(c, topics))
+	return nil
+}
+
+// decommission begins one, or looks at the one that is under way.
+func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "force")
+	force := p.flag("force")
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	d, err := s.node.Decommission(ctx, r.PathValue("member"), stele.DecommissionOptions{Force: force})
+	if err != nil {
+		return err
+	}
+	return writeDeparture(w, http.StatusAccepted, d)
+}
+
+// cancelDecommission takes it back. A member that is not leaving stays.
+func (s *server) cancelDecommission(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r)
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	name := r.PathValue("member")
+	m, err := s.newestLife(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !m.Liveness.Draining() {
+		writeJSON(w, http.StatusOK, departureAnswer{Name: name, ID: uint64(m.Node), Departure: m.Liveness.Departure.String()})
+		return nil
+	}
+	d, err := s.node.Decommission(ctx, name, stele.DecommissionOptions{}) // the one that is under way
+	if err != nil {
+		return err
+	}
+	if err := d.Cancel(ctx); err != nil {
+		return err
+	}
+	return writeDeparture(w, http.StatusOK, d)
+}
+
+// newestLife is the member of a name; of several, as after the loss of a disk,
+// the newest.
+func (s *server) newestLife(ctx context.Context, name string) (stele.Member, error) {
+	c, err := s.node.DescribeCluster(ctx)
+	if err != nil {
+		return stele.Member{}, err
+	}
+	for i := len(c.Members) - 1; i >= 0; i-- { // they are in the order of their ids
+		if c.Members[i].Name == name {
+			return c.Members[i], nil
+		}
+	}
+	return stele.Member{}, &stele.NoMemberError{Name: name}
+}
+
+func writeDeparture(w http.ResponseWriter, status int, d *stele.Decommission) error {
+	at, err := d.Progress()
+	if err != nil {
+		return fmt.Errorf("it has begun; where it stands is not known: %w", err)
+	}
+	writeJSON(w, status, departureAnswer{at.Name, uint64(at.Node), at.Departure.String(), at.Replicas, at.Done})
+	return nil
+}
