@@ -57,8 +57,9 @@ lines/3 is on its way to d, instead of b
 
 // addNode is a node that joins a running cluster.
 func addNode(t *testing.T, name, dir string, at ...string) *process {
-	p := &process{t: t, name: name, http: freeAddr(t), dir: filepath.Join(dir, name)}
-	p.join = []string{"-join", strings.Join(at, ","), "-advertise", freeAddr(t), "-http", p.http}
+	free := freeAddrs(t, 2)
+	p := &process{t: t, name: name, http: free[0], dir: filepath.Join(dir, name)}
+	p.join = []string{"-join", strings.Join(at, ","), "-advertise", free[1], "-http", p.http}
 	return p
 }
 

@@ -37,9 +37,10 @@ func startProcesses(t *testing.T) []*process {
 	dir := t.TempDir()
 	var nodes []*process
 	var peers []string
-	for _, name := range []string{"a", "b", "c"} {
-		p := &process{t: t, name: name, http: freeAddr(t), dir: filepath.Join(dir, name)}
-		peers = append(peers, fmt.Sprintf("%s=%s@%s", name, freeAddr(t), p.http))
+	free := freeAddrs(t, 6)
+	for i, name := range []string{"a", "b", "c"} {
+		p := &process{t: t, name: name, http: free[2*i], dir: filepath.Join(dir, name)}
+		peers = append(peers, fmt.Sprintf("%s=%s@%s", name, free[2*i+1], p.http))
 		nodes = append(nodes, p)
 	}
 	for _, p := range nodes {
@@ -53,11 +54,17 @@ func startProcesses(t *testing.T) []*process {
 }
 
 // freeAddr is an address that nobody listens on now.
-func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+func freeAddr(t *testing.T) string { return freeAddrs(t, 1)[0] }
+
+// freeAddrs are several, all different.
+func freeAddrs(t *testing.T, n int) (addrs []string) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs
 }
 
 func (p *process) start() {
