@@ -63,6 +63,11 @@ func (c *Core) yield() {
 		*y = yielding{tried: y.tried[:0]}
 		return
 	}
+	if (y.muted || y.resigned) && !c.othersVote() {
+		// A change that was under way took out the last other voter: nobody is left
+		// who could elect another leader, or be missed by this one.
+		y.muted, y.resigned = false, false
+	}
 	if y.muted || c.proposals.transferee != 0 || c.ticks < y.until {
 		return
 	}

@@ -42,6 +42,17 @@ func TestPrograms(t *testing.T) {
 	require.NotZero(t, sum.Resets)
 }
 
+// Programs that found something, for as long as it took them.
+func TestProgramsThatFoundSomething(t *testing.T) {
+	for _, seed := range []uint64{
+		81, // the last other voter was removed while the leader fell silent: it refused everything for ever
+	} {
+		if v := run(t, seed, program(seed, 30)).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
 // grown is a quiet group of three voters with a learner that has caught up, on
 // a fourth node.
 func grown(t *testing.T, seed uint64) (w *world, leader, learner *replica) {
