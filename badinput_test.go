@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -197,6 +198,20 @@ func TestConfigsThatCannotBe(t *testing.T) {
 		{"a name twice but for its case", func(cfg *stele.Config) {
 			cfg.InitialMembers = append(cfg.InitialMembers, stele.Peer{Name: "A", Addr: "b:1"})
 		}, `Config.InitialMembers[1].Name = "A": want a name that differs from the others in more than the case of letters, and "a" is one of them`},
+		{"members beside a cluster to join", func(cfg *stele.Config) { cfg.Join = []string{"b:1"} }, "Config.InitialMembers = 1: want none beside Join"},
+		{"a cluster to join without a port", func(cfg *stele.Config) {
+			cfg.InitialMembers, cfg.Join, cfg.Advertise = nil, []string{"b:1", "b"}, "a:1"
+		}, `Config.Join[1] = "b": want host:port`},
+		{"too many places to join", func(cfg *stele.Config) {
+			cfg.InitialMembers, cfg.Join, cfg.Advertise = nil, slices.Repeat([]string{"b:1"}, 65), "a:1"
+		}, "Config.Join = 65: want 1 to 64 addresses"},
+		{"a beginning for a cluster to join", func(cfg *stele.Config) {
+			cfg.InitialMembers, cfg.Join, cfg.Advertise = nil, []string{"b:1"}, "a:1"
+			cfg.InitialState.Topics = []stele.TopicSpec{{Name: "orders"}}
+		}, "Config.InitialState"},
+		{"nowhere to be reached", func(cfg *stele.Config) {
+			cfg.InitialMembers, cfg.Join, cfg.Listen = nil, []string{"b:1"}, ":7942"
+		}, `Config.Advertise = ":7942": want host:port`},
 		{"itself in another case", func(cfg *stele.Config) { cfg.Name = "A" }, `Config.Name = "A": want the name of one of InitialMembers`},
 		{"an address twice", func(cfg *stele.Config) {
 			cfg.InitialMembers = append(cfg.InitialMembers, stele.Peer{Name: "b", Addr: cfg.InitialMembers[0].Addr})

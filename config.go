@@ -404,6 +404,9 @@ func (c *Config) validateJoin() error {
 	if n := len(c.InitialMembers); n > 0 {
 		return &ConfigError{"InitialMembers", n, "none beside Join: a cluster is formed, or joined"}
 	}
+	if len(c.InitialState.Settings)+len(c.InitialState.Topics) > 0 {
+		return &ConfigError{"InitialState", "set", "none beside Join: it is made by the initial members"}
+	}
 	if n := len(c.Join); n > maxJoin {
 		return &ConfigError{"Join", n, fmt.Sprintf("1 to %d addresses", maxJoin)}
 	}
