@@ -26,6 +26,8 @@ func grown(c *testcluster.Cluster) (fourth int, l *testcluster.Ledger, load *tes
 
 // A node is taken out under load, whatever it is: its partitions go to others,
 // nothing that was acknowledged is lost, and its directory never comes back.
+//
+// Property: D4 (red: a leader that does not hand over before it leaves)
 func TestANodeIsDecommissioned(t *testing.T) {
 	for name, leads := range map[string]bool{"one that leads the metadata": true, "one that does not": false} {
 		t.Run(name, func(t *testing.T) {

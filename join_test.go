@@ -68,6 +68,8 @@ func TestANodeJoins(t *testing.T) {
 
 // A member whose disk was wiped is a new node, by itself: it waits until its old
 // life was silent for long enough, and takes its place and its vote.
+//
+// Property: J17, R21 (red: the place of a life that was just heard passes on)
 func TestAWipedMemberIsANewNode(t *testing.T) {
 	for _, wiped := range []int{0, 2} {
 		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
@@ -83,6 +85,8 @@ func TestAWipedMemberIsANewNode(t *testing.T) {
 			c.Start(wiped)
 			r := c.Node(wiped).Readiness()
 			require.Contains(t, []stele.ReadinessCode{stele.WaitingForMembers, stele.Joining}, r.Code)
+			c.Sleep(20 * time.Second)
+			require.False(t, c.Node(wiped).Readiness().Ready(), "its old life was not silent for long")
 			c.Eventually(func() bool { return c.Node(wiped).Readiness().Ready() }, "it is taken in")
 			require.NotEqual(t, old, c.Node(wiped).Status().Node)
 			other := (wiped + 1) % c.Size()
