@@ -294,8 +294,9 @@ type inspection struct {
 	Compared []struct {
 		Topic     string
 		Partition int
-		Replicas  []string
-		Same      bool
+		Replicas  []struct{}
+		Result    string
+		Why       string
 	}
 }
 
@@ -309,8 +310,8 @@ func (in *inspection) judge(topic string, ends []int64, nodes int) error {
 			continue
 		}
 		compared++
-		if !p.Same || len(p.Replicas) != nodes {
-			return fmt.Errorf("inspect: %s/%d: %d replicas, the same: %v", p.Topic, p.Partition, len(p.Replicas), p.Same)
+		if p.Result != "equal" || len(p.Replicas) != nodes {
+			return fmt.Errorf("inspect: %s/%d: %d replicas: %s %s", p.Topic, p.Partition, len(p.Replicas), p.Result, p.Why)
 		}
 	}
 	if compared != len(ends) {
