@@ -1,6 +1,7 @@
 package stele
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -129,10 +130,12 @@ type Config struct {
 	// JournalBytes is the size of one journal file; two are in use, more while
 	// a checkpoint is behind. Default 128 MiB, 16 KiB to 1 GiB.
 	JournalBytes int64
-	// SegmentBytes is the size at which a partition log begins a new file. It
-	// must be equal on all nodes of a cluster, which forms only then, and a
-	// directory keeps the one that it began with: replicas of a partition have
-	// equal files. Default 64 MiB, 4 KiB to 1 GiB.
+	// SegmentBytes is the size at which a partition log begins a new file. It is
+	// equal on all nodes of a cluster, and a directory keeps the one that it began
+	// with: replicas of a partition have equal files. Nodes with different ones form
+	// no cluster, and one that would join with another is refused. Default: what the
+	// directory began with; in a new one, what the cluster has that the node joins,
+	// and 64 MiB in one that forms. 4 KiB to 1 GiB.
 	SegmentBytes int64
 	// UncommittedBytes bounds what one raft group holds that no quorum has
 	// confirmed; above it proposals are refused at once, and producers try
@@ -156,10 +159,12 @@ type Config struct {
 }
 
 const (
-	maxMembers  = 5 // that form a cluster
-	maxJoin     = 64
-	maxAddr     = 261
-	defaultTick = 50 * time.Millisecond
+	maxMembers = 5 // that form a cluster
+	maxJoin    = 64
+	maxAddr    = 261
+
+	defaultSegment = 64 << 20
+	defaultTick    = 50 * time.Millisecond
 )
 
 func (c Config) withDefaults() Config {
@@ -184,7 +189,6 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	orInt64(&c.JournalBytes, 128<<20)
-	orInt64(&c.SegmentBytes, 64<<20)
 	orInt64(&c.UncommittedBytes, 8<<20)
 	orInt64(&c.DiskReserve, 256<<20)
 	orDuration(&c.DiskStallTimeout, 2*time.Second)
@@ -284,7 +288,7 @@ func (c *Config) peers() []membership.Peer {
 // terms is what the initial members must have in common, beside each other:
 // with other terms they form no cluster.
 func (c *Config) terms() string {
-	return fmt.Sprintf("%s segment-bytes=%d", c.Cluster, c.SegmentBytes)
+	return fmt.Sprintf("%s segment-bytes=%d", c.Cluster, cmp.Or(c.SegmentBytes, defaultSegment))
 }
 
 // fits checks that the cluster that the directory was founded with, if it was,
@@ -454,7 +458,7 @@ func (c *Config) validateRanges() error {
 		{"ContactTimeout", c.ContactTimeout, c.ContactTimeout >= 2*election, fmt.Sprintf("at least two election timeouts (%v)", 2*election)},
 		{"CallTimeout", c.CallTimeout, c.CallTimeout >= 100*time.Millisecond && c.CallTimeout <= 10*time.Minute, "100ms to 10m"},
 		{"JournalBytes", c.JournalBytes, c.JournalBytes >= 16<<10 && c.JournalBytes <= 1<<30, "16 KiB to 1 GiB"},
-		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
+		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes == 0 || c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
 		{"DiskReserve", c.DiskReserve, c.DiskReserve < 0 || c.DiskReserve >= 1<<20 && c.DiskReserve <= 1<<40, "1 MiB to 1 TiB, or negative for none"},
 		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},

@@ -55,7 +55,7 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{})) *membership.Joiner {
 	return membership.NewJoiner(membership.JoinerConfig{
 		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand,
-		Observer: n.cfg.Observer, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
+		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
 		Leader: leader, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
 	})
 }

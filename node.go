@@ -1,6 +1,7 @@
 package stele
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -82,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	disk := newDiskWatch()
 	store, err := storage.Open(storage.Config{
 		FS: cfg.FS, Dir: cfg.Dir, Name: cfg.Name, Cluster: cfg.Cluster,
-		JournalFileSize: cfg.JournalBytes, SegmentSize: cfg.SegmentBytes, Logger: cfg.Logger.Named("storage"),
+		JournalFileSize: cfg.JournalBytes, SegmentSize: cmp.Or(cfg.SegmentBytes, defaultSegment), Logger: cfg.Logger.Named("storage"),
 		Reserve: max(0, cfg.DiskReserve), OnFull: disk.noRoom,
 	})
 	if err != nil {
@@ -161,6 +162,9 @@ func (n *Node) form(process uint64) {
 	if n.life.Err() != nil {
 		return
 	}
+	if other := (*membership.SettingsError)(nil); errors.As(err, &other) {
+		err = cmp.Or(settings{other.Want}.fit(&n.cfg, "which the cluster has"), err)
+	}
 	if err == nil {
 		id := n.store.Identity()
 		n.net.transport.SetIdentity(transport.Identity{
@@ -230,9 +234,14 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	if err := n.store.FS().MkdirAll(metaDir, 0o755); err != nil {
 		return fmt.Errorf("stele: make %s: %w", metaDir, err)
 	}
-	if err := keepSettings(n.store.FS(), metaDir, &n.cfg); err != nil {
+	kept, err := keepSettings(n.store.FS(), metaDir, &n.cfg, place.SegmentBytes)
+	if err != nil {
 		return err
 	}
+	if err := n.store.SetSegmentSize(kept.segmentBytes); err != nil {
+		return fmt.Errorf("stele: settings in %s: %w", metaDir, err)
+	}
+	place.SegmentBytes = kept.segmentBytes
 	roster := newRoster(place.ClusterID, place.Epoch, &n.cfg, founded)
 	roster.agreed(genesis.Members)
 	n.net.roster.Store(roster)
@@ -250,7 +259,6 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		}
 		return err
 	}
-	var err error
 	groups := n.cfg.raftlog(id.Node, n.store, n.net)
 	groups.StepHook = n.events.stepHook()
 	groups.Removed = func(g raftlog.GroupID, r raftlog.ReplicaID) bool {

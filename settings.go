@@ -2,6 +2,7 @@ package stele
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -53,23 +54,37 @@ func decodeSettings(path string, text []byte) (settings, error) {
 	return s, nil
 }
 
-// keepSettings compares what is configured with what the directory began with,
-// and notes it on the first day, durably.
-func keepSettings(fsys storage.FS, dir string, cfg *Config) error {
+// keepSettings returns what the directory began with, and notes it on the first
+// day, durably. joined is what the node was told by the cluster that it joined,
+// 0: nothing. A *ConfigError says that something else is configured.
+func keepSettings(fsys storage.FS, dir string, cfg *Config, joined int64) (settings, error) {
 	path := fsys.PathJoin(dir, settingsFile)
 	text, err := readSettings(fsys, path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = writeSettings(fsys, dir, settings{cfg.SegmentBytes})
-		text = settings{cfg.SegmentBytes}.encode()
+	var s settings
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.segmentBytes = cmp.Or(joined, cfg.SegmentBytes, defaultSegment)
+		if err := s.fit(cfg, "which the cluster has"); err != nil {
+			return s, err
+		}
+		err = writeSettings(fsys, dir, s)
+	case err == nil:
+		if s, err = decodeSettings(path, text); err != nil {
+			return s, err
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("stele: settings in %s: %w", path, err)
+		return s, fmt.Errorf("stele: settings in %s: %w", path, err)
 	}
-	s, err := decodeSettings(path, text)
-	if err == nil && s.segmentBytes != cfg.SegmentBytes {
-		err = &ConfigError{"SegmentBytes", cfg.SegmentBytes, fmt.Sprintf("%d, with which %s began", s.segmentBytes, cfg.Dir)}
+	return s, s.fit(cfg, "with which "+cfg.Dir+" began")
+}
+
+// fit compares what is configured with what has to be.
+func (s settings) fit(cfg *Config, why string) error {
+	if cfg.SegmentBytes == 0 || cfg.SegmentBytes == s.segmentBytes {
+		return nil
 	}
-	return err
+	return &ConfigError{"SegmentBytes", cfg.SegmentBytes, fmt.Sprintf("%d, %s", s.segmentBytes, why)}
 }
 
 func readSettings(fsys storage.FS, path string) ([]byte, error) {

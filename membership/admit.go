@@ -29,10 +29,12 @@ const (
 	VerdictOlder
 	// VerdictRefused: it cannot be what it says; Reason says why.
 	VerdictRefused
+	// VerdictOther: it was given other settings than the cluster has.
+	VerdictOther
 )
 
 func (v Verdict) String() string {
-	names := [...]string{"none", "admit", "replace", "member", "wait", "burn", "removed", "older", "refused"}
+	names := [...]string{"none", "admit", "replace", "member", "wait", "burn", "removed", "older", "refused", "other settings"}
 	if int(v) < len(names) {
 		return names[v]
 	}
@@ -62,6 +64,7 @@ type Asked struct {
 //
 //	a life that was removed or refused for good stays out (J17)
 //	a member is a member: whatever it is, it stays that (J8, J13)
+//	replicas have equal segments: who would cut them elsewhere stays out
 //	the cluster must be able to record a new member (C9)
 //	who applies less than every member, or than what was applied, is too old (J13)
 //	a name of another life is taken only from one that was silent for
@@ -76,6 +79,10 @@ func Admit(f *Facts, r JoinRequest, t *metastore.Tombstone, asked Asked) Admissi
 	}
 	if member != nil && member.Seat != SeatNone {
 		return Admission{Verdict: VerdictMember, Member: member}
+	}
+	if r.SegmentBytes != f.SegmentBytes && r.SegmentBytes != 0 && f.SegmentBytes != 0 {
+		return Admission{Verdict: VerdictOther, Reason: fmt.Sprintf(
+			"its log segments have %d bytes, those of the cluster %d", r.SegmentBytes, f.SegmentBytes)}
 	}
 	if f.Version < versionOfJoining {
 		return Admission{Verdict: VerdictWait, Reason: fmt.Sprintf(

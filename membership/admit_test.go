@@ -36,6 +36,11 @@ func TestAdmit(t *testing.T) {
 		{"under another name", factsOf(3, 3), JoinRequest{Name: "x", Nonce: raftlog.Nonce{2}, Newest: 19}, nil, Asked{}, Admission{Verdict: VerdictRefused}, `"b"`},
 		{"under a name that looks like a member's", factsOf(3, 3), JoinRequest{Name: "B", Nonce: raftlog.Nonce{99}, Newest: 19}, nil, Asked{}, Admission{Verdict: VerdictRefused}, "case of letters"},
 
+		// Segments are cut alike everywhere.
+		{"with other segments", factsOf(3, 3).with(func(f *Facts) { f.SegmentBytes = 8192 }), JoinRequest{Name: "z", Nonce: raftlog.Nonce{99}, Newest: 19, SegmentBytes: 4096}, nil, Asked{}, Admission{Verdict: VerdictOther}, "4096 bytes, those of the cluster 8192"},
+		{"with the same", factsOf(3, 3).with(func(f *Facts) { f.SegmentBytes = 8192 }), JoinRequest{Name: "z", Nonce: raftlog.Nonce{99}, Newest: 19, SegmentBytes: 8192}, nil, Asked{}, Admission{Verdict: VerdictAdmit}, ""},
+		{"with those of the cluster", factsOf(3, 3).with(func(f *Facts) { f.SegmentBytes = 8192 }), newcomer, nil, Asked{}, Admission{Verdict: VerdictAdmit}, ""},
+
 		// J13: what it applies.
 		{"less than was applied", factsOf(3, 3), JoinRequest{Name: "z", Nonce: raftlog.Nonce{99}, Newest: 18}, nil, Asked{}, Admission{Verdict: VerdictOlder, Need: 19}, "newer build"},
 		{"as much as the oldest member, less than was applied", factsOf(3, 3).with(func(f *Facts) {

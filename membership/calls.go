@@ -23,6 +23,8 @@ type JoinRequest struct {
 	Addr     string                // where peers reach it
 	Newest   metastore.CommandType // that it applies
 	Observer bool                  // it never votes
+	// SegmentBytes is the size of its logs' segments; 0: what the cluster has.
+	SegmentBytes int64
 }
 
 // MemberRequest is what a member says to the leader.
@@ -64,9 +66,12 @@ const (
 	ReplyRemoved
 	// ReplyOlderRelease: the asker's build applies too little; Need says how much.
 	ReplyOlderRelease
+	// ReplyOtherSettings: the asker was given another SegmentBytes than the cluster
+	// has, which the reply says.
+	ReplyOtherSettings
 )
 
-// Code is the status code of an answer for hosts that speak HTTP. Two share
+// Code is the status code of an answer for hosts that speak HTTP. Some share
 // one; String tells them apart.
 func (k ReplyKind) Code() int {
 	switch k {
@@ -76,7 +81,7 @@ func (k ReplyKind) Code() int {
 		return 421
 	case ReplyUnconfigured:
 		return 412
-	case ReplyRemoved, ReplyOlderRelease:
+	case ReplyRemoved, ReplyOlderRelease, ReplyOtherSettings:
 		return 409
 	}
 	return 500
@@ -84,7 +89,7 @@ func (k ReplyKind) Code() int {
 
 // String is the answer's name, distinct for each.
 func (k ReplyKind) String() string {
-	names := [...]string{"none", "accepted", "not_leader", "unconfigured", "removed", "older_release"}
+	names := [...]string{"none", "accepted", "not_leader", "unconfigured", "removed", "older_release", "other_settings"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -118,7 +123,7 @@ func (s Status) String() string {
 type Reply struct {
 	Kind   ReplyKind
 	Status Status // accepted
-	Reason string // accepted and deferred, removed, older release: for a person
+	Reason string // accepted and deferred, removed, older release, other settings: for a person
 
 	// Accepted, unless the asker is not a member yet (Node 0).
 	Node      raftlog.NodeID
@@ -126,6 +131,9 @@ type Reply struct {
 	ClusterID raftlog.ClusterID
 	Epoch     uint64
 	Members   []Reached // all members, the asker included
+	// SegmentBytes is what all of the cluster have: accepted (0: not said), other
+	// settings.
+	SegmentBytes int64
 
 	Leader raftlog.NodeID        // not leader; 0: not known
 	Addr   string                // of the leader; "": not known
@@ -164,4 +172,6 @@ type Joined struct {
 	Epoch     uint64
 	Node      raftlog.NodeID
 	Replica   raftlog.ReplicaID // of group 1
+	// SegmentBytes is the size of log segments in the cluster; 0: it was not told.
+	SegmentBytes int64
 }

@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 func sampleReply() Reply {
 	return Reply{
 		Kind: ReplyAccepted, Status: StatusStaged, Node: 4, Replica: 300, ClusterID: raftlog.ClusterID{0xc1}, Epoch: 1,
-		Members: []Reached{{1, 101, "a", "a:1"}, {4, 300, "d", "d:1"}},
+		Members: []Reached{{1, 101, "a", "a:1"}, {4, 300, "d", "d:1"}}, SegmentBytes: 64 << 20,
 	}
 }
 
@@ -29,8 +29,8 @@ var sampleCalls = []struct {
 	decode func([]byte) (any, error)
 	value  any
 }{
-	{"join", JoinRequest{Name: "d", Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 19, Observer: true}.Encode(),
-		func(b []byte) (any, error) { return DecodeJoinRequest(b) }, JoinRequest{Name: "d", Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 19, Observer: true}},
+	{"join", JoinRequest{Name: "d", Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 19, Observer: true, SegmentBytes: 64 << 20}.Encode(),
+		func(b []byte) (any, error) { return DecodeJoinRequest(b) }, JoinRequest{Name: "d", Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 19, Observer: true, SegmentBytes: 64 << 20}},
 	{"member", MemberRequest{Node: 4, Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 300}.Encode(),
 		func(b []byte) (any, error) { return DecodeMemberRequest(b) }, MemberRequest{Node: 4, Nonce: raftlog.Nonce{4}, Addr: "d:1", Newest: 300}},
 	{"backlog request", BacklogRequest{Node: 4, Nonce: raftlog.Nonce{4}, Draining: true}.Encode(),
@@ -42,9 +42,10 @@ var sampleCalls = []struct {
 	{"not leader", Reply{Kind: ReplyNotLeader, Leader: 2, Addr: "b:1"}.Encode(), decodeReply, Reply{Kind: ReplyNotLeader, Leader: 2, Addr: "b:1"}},
 	{"unconfigured", Unconfigured(raftlog.Nonce{7}), decodeReply, Reply{Kind: ReplyUnconfigured, Nonce: raftlog.Nonce{7}}},
 	{"removed", Reply{Kind: ReplyRemoved, Reason: "was removed"}.Encode(), decodeReply, Reply{Kind: ReplyRemoved, Reason: "was removed"}},
+	{"other settings", Reply{Kind: ReplyOtherSettings, Reason: "other", SegmentBytes: 4096}.Encode(), decodeReply, Reply{Kind: ReplyOtherSettings, Reason: "other", SegmentBytes: 4096}},
 	{"older release", Reply{Kind: ReplyOlderRelease, Reason: "too old", Need: 19}.Encode(), decodeReply, Reply{Kind: ReplyOlderRelease, Reason: "too old", Need: 19}},
-	{"state of who joined", State{Renounced: true, Bound: raftlog.Nonce{1}, Joined: &Joined{raftlog.ClusterID{0xc1}, 1, 4, 300}}.Encode(),
-		func(b []byte) (any, error) { return DecodeState(b) }, State{Renounced: true, Bound: raftlog.Nonce{1}, Joined: &Joined{raftlog.ClusterID{0xc1}, 1, 4, 300}}},
+	{"state of who joined", State{Renounced: true, Bound: raftlog.Nonce{1}, Joined: &Joined{raftlog.ClusterID{0xc1}, 1, 4, 300, 64 << 20}}.Encode(),
+		func(b []byte) (any, error) { return DecodeState(b) }, State{Renounced: true, Bound: raftlog.Nonce{1}, Joined: &Joined{raftlog.ClusterID{0xc1}, 1, 4, 300, 64 << 20}}},
 	{"state of who founded", State{Adopted: sampleFounding()}.Encode(),
 		func(b []byte) (any, error) { return DecodeState(b) }, State{Adopted: sampleFounding()}},
 }
@@ -80,7 +81,7 @@ func TestGoldenCalls(t *testing.T) {
 // Property: J12 (red: removed had the code of unconfigured; a status without acceptance decoded)
 func TestAnswersAreDistinct(t *testing.T) {
 	codes, names := map[ReplyKind]int{}, map[string]bool{}
-	for k := ReplyAccepted; k <= ReplyOlderRelease; k++ {
+	for k := ReplyAccepted; k <= ReplyOtherSettings; k++ {
 		codes[k] = k.Code()
 		require.False(t, names[k.String()])
 		names[k.String()] = true
@@ -92,11 +93,11 @@ func TestAnswersAreDistinct(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, k, got.Kind)
 	}
-	require.Equal(t, map[ReplyKind]int{ReplyAccepted: 200, ReplyNotLeader: 421, ReplyUnconfigured: 412, ReplyRemoved: 409, ReplyOlderRelease: 409}, codes)
+	require.Equal(t, map[ReplyKind]int{ReplyAccepted: 200, ReplyNotLeader: 421, ReplyUnconfigured: 412, ReplyRemoved: 409, ReplyOlderRelease: 409, ReplyOtherSettings: 409}, codes)
 	require.Equal(t, 500, ReplyKind(9).Code())
 
 	for name, p := range map[string]Reply{
-		"no kind": {}, "a kind too new": {Kind: 6}, "accepted without a status": {Kind: ReplyAccepted},
+		"no kind": {}, "a kind too new": {Kind: 7}, "accepted without a status": {Kind: ReplyAccepted},
 		"a status too new":              {Kind: ReplyAccepted, Status: 5},
 		"a status without acceptance":   {Kind: ReplyRemoved, Status: StatusVoter},
 		"a node without a replica":      {Kind: ReplyAccepted, Status: StatusVoter, Node: 1, ClusterID: raftlog.ClusterID{1}},

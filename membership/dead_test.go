@@ -65,6 +65,7 @@ func TestNextVersion(t *testing.T) {
 	old := func(change func(f *Facts)) *Facts {
 		return factsOf(3, 3).with(func(f *Facts) { f.Version, f.NewestApplied = 1, 9 }).with(change)
 	}
+	away := func(k *Known) { k.Announced, k.Silent, k.Idle = 0, 10*time.Minute, 10*time.Minute }
 	for _, c := range []struct {
 		name string
 		f    *Facts
@@ -75,10 +76,11 @@ func TestNextVersion(t *testing.T) {
 		{"what is recorded does not count", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Liveness.Newest = 0, 19 }), 1},
 		{"one applies less", old(func(f *Facts) { f.Members[1].Announced = 18 }), 1},
 		{"one is not heard for 9 min 59 s", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Silent = 0, 10*time.Minute-1 }), 1},
-		{"for ten minutes", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Silent = 0, 10*time.Minute }), 2},
+		{"for ten minutes", old(func(f *Facts) { away(&f.Members[1]) }), 2},
+		{"for ten minutes, but raft hears it", old(func(f *Facts) { away(&f.Members[1]); f.Members[1].Idle = time.Second }), 1},
 		{"but two of three", old(func(f *Facts) {
 			for _, i := range []int{1, 2} {
-				f.Members[i].Announced, f.Members[i].Silent = 0, 10*time.Minute
+				away(&f.Members[i])
 			}
 		}), 1},
 		{"a learner holds it back, too", factsOf(4, 3).with(func(f *Facts) { f.Version, f.Members[3].Announced = 1, 9 }), 1},

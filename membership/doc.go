@@ -73,6 +73,7 @@
 //	a life that was removed, or refused       removed           409
 //	a member                                  accepted: staged  200   its address may change, nothing else
 //	                                          or voter
+//	one with segments of another size         otherSettings     409   it ends: they would be cut elsewhere
 //	a build that applies too few commands     olderRelease      409   it keeps asking
 //	a new name                                accepted: staged  200
 //	the name of a life that was silent for    accepted: staged  200   in its place

@@ -78,6 +78,7 @@ type Facts struct {
 	// Changing: a change of the configuration or a hand-over is under way.
 	Changing bool
 
+	SegmentBytes  int64                 // of all logs in the cluster; 0: it does not matter
 	Version       uint64                // the cluster's
 	NewestApplied metastore.CommandType // newest that was ever applied
 }

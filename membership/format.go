@@ -22,7 +22,7 @@ import (
 //
 //	State    = 1 flags(1: 1 renounced, 2 adopted) bound:nonce n {left:nonce} [founding]
 //	State    = 2 flags(1: 1 renounced, 4 joined)  bound:nonce n {left:nonce} [joined]
-//	joined   = cluster id(16) epoch node replica
+//	joined   = cluster id(16) epoch node replica segment-bytes
 //
 // Version 2 is written only by a life that joined, so that a build that knows
 // version 1 alone can go on with every other directory. IDENTITY is replaced as
@@ -31,11 +31,11 @@ import (
 //
 // Between members and who wants to be one:
 //
-//	JoinRequest    = 1 flags(1: 1 observer) name:str nonce addr:str newest
+//	JoinRequest    = 1 flags(1: 1 observer) name:str nonce addr:str newest segment-bytes
 //	MemberRequest  = 1 node nonce addr:str newest
 //	BacklogRequest = 1 flags(1: 1 draining) node nonce
 //	BacklogAnswer  = 1 flags(1: 1 draining) node nonce count
-//	Reply          = 1 kind(1) status(1) reason:str place leader addr:str nonce need
+//	Reply          = 1 kind(1) status(1) reason:str place leader addr:str nonce need segment-bytes
 //	place          = node replica cluster id(16) epoch n {node replica name:str addr:str}
 const (
 	formatVersion = 1

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -25,7 +26,8 @@ func flagOf(on bool) byte {
 func (j JoinRequest) Encode() []byte {
 	b := appendString([]byte{formatVersion, flagOf(j.Observer)}, j.Name)
 	b = appendString(append(b, j.Nonce[:]...), j.Addr)
-	return binary.AppendUvarint(b, uint64(j.Newest))
+	b = binary.AppendUvarint(b, uint64(j.Newest))
+	return binary.AppendUvarint(b, uint64(j.SegmentBytes))
 }
 
 // DecodeJoinRequest reads what JoinRequest.Encode wrote.
@@ -37,6 +39,7 @@ func DecodeJoinRequest(b []byte) (j JoinRequest, err error) {
 	r.take(j.Nonce[:])
 	j.Addr = r.string()
 	j.Newest = r.commandType()
+	j.SegmentBytes = r.size()
 	if len(j.Name) == 0 || j.Nonce.IsZero() {
 		r.fail("a join without a name or a nonce")
 	}
@@ -106,7 +109,8 @@ func (p Reply) Encode() []byte {
 		b = appendString(appendString(b, m.Name), m.Addr)
 	}
 	b = appendString(binary.AppendUvarint(b, uint64(p.Leader)), p.Addr)
-	return binary.AppendUvarint(append(b, p.Nonce[:]...), uint64(p.Need))
+	b = binary.AppendUvarint(append(b, p.Nonce[:]...), uint64(p.Need))
+	return binary.AppendUvarint(b, uint64(p.SegmentBytes))
 }
 
 // DecodeReply reads what Reply.Encode wrote.
@@ -114,7 +118,7 @@ func DecodeReply(b []byte) (p Reply, err error) {
 	r := reader{b: b}
 	r.version()
 	p.Kind, p.Status = ReplyKind(r.byte()), Status(r.byte())
-	if p.Kind < ReplyAccepted || p.Kind > ReplyOlderRelease {
+	if p.Kind < ReplyAccepted || p.Kind > ReplyOtherSettings {
 		r.fail("reply of kind %d", p.Kind)
 	}
 	if accepted := p.Kind == ReplyAccepted; accepted != (p.Status != 0) || p.Status > StatusVoter {
@@ -132,6 +136,7 @@ func DecodeReply(b []byte) (p Reply, err error) {
 	p.Leader, p.Addr = raftlog.NodeID(r.uvarint()), r.string()
 	r.take(p.Nonce[:])
 	p.Need = r.commandType()
+	p.SegmentBytes = r.size()
 	if (p.Node == 0) != (p.Replica == 0) || (p.Node == 0) != p.ClusterID.IsZero() {
 		r.fail("reply with half a place")
 	}
@@ -140,7 +145,7 @@ func DecodeReply(b []byte) (p Reply, err error) {
 
 func appendJoined(b []byte, j *Joined) []byte {
 	b = append(b, j.ClusterID[:]...)
-	for _, n := range []uint64{j.Epoch, uint64(j.Node), uint64(j.Replica)} {
+	for _, n := range []uint64{j.Epoch, uint64(j.Node), uint64(j.Replica), uint64(j.SegmentBytes)} {
 		b = binary.AppendUvarint(b, n)
 	}
 	return b
@@ -150,10 +155,21 @@ func (r *reader) joined() *Joined {
 	var j Joined
 	r.take(j.ClusterID[:])
 	j.Epoch, j.Node, j.Replica = r.uvarint(), raftlog.NodeID(r.uvarint()), raftlog.ReplicaID(r.uvarint())
+	j.SegmentBytes = r.size()
 	if j.ClusterID.IsZero() || j.Node == 0 || j.Replica == 0 {
 		r.fail("joined without a place")
 	}
 	return &j
+}
+
+// size reads a number of bytes.
+func (r *reader) size() int64 {
+	n := r.uvarint()
+	if n > math.MaxInt64 {
+		r.fail("a size of %d bytes", n)
+		return 0
+	}
+	return int64(n)
 }
 
 func (r *reader) flag() bool {

@@ -22,8 +22,10 @@ type JoinerConfig struct {
 	Addr     string // of this node; it is not asked
 	Newest   metastore.CommandType
 	Observer bool
-	Peers    []string // addresses to begin with
-	Caller   Caller
+	// SegmentBytes is the size of this node's log segments; 0: what the cluster has.
+	SegmentBytes int64
+	Peers        []string // addresses to begin with
+	Caller       Caller
 	// CheckAddr is the transport's test of an address; nil: any is good.
 	CheckAddr func(addr string) bool
 	// Leader is the leader as this node's own replica sees it, and a channel that
@@ -75,6 +77,17 @@ func (e *OlderReleaseError) Error() string {
 // Unwrap makes the error match raftlog.ErrRefused.
 func (e *OlderReleaseError) Unwrap() error { return raftlog.ErrRefused }
 
+// SettingsError says that this life was given another size of log segments than
+// the cluster has. It is Refused: with that size it will never be admitted.
+type SettingsError struct{ SegmentBytes, Want int64 }
+
+func (e *SettingsError) Error() string {
+	return fmt.Sprintf("membership: this node's log segments have %d bytes, those of the cluster %d: they must be equal", e.SegmentBytes, e.Want)
+}
+
+// Unwrap makes the error match raftlog.ErrRefused.
+func (e *SettingsError) Unwrap() error { return raftlog.ErrRefused }
+
 // DeferredError says that the leader does not take this node in now. It is
 // Retry.
 type DeferredError struct{ Reason string }
@@ -91,11 +104,14 @@ var ErrNoLeader = raftlog.Retry(errors.New("membership: none of the peers leads 
 // peers, and follows those who name the leader. It returns the leader's
 // acceptance, with this life's place in the cluster; repeating it is harmless.
 //
-// *RemovedError and *OlderReleaseError (Refused), *DeferredError and ErrNoLeader
+// *RemovedError, *SettingsError and *OlderReleaseError (Refused), *DeferredError and ErrNoLeader
 // (Retry); the cause of ctx. No answer, whatever it is, keeps the others from
 // being asked.
 func (j *Joiner) Once(ctx context.Context) (Reply, error) {
-	ask := JoinRequest{Name: j.cfg.Name, Nonce: j.cfg.Nonce, Addr: j.cfg.Addr, Newest: j.cfg.Newest, Observer: j.cfg.Observer}.Encode()
+	ask := JoinRequest{
+		Name: j.cfg.Name, Nonce: j.cfg.Nonce, Addr: j.cfg.Addr,
+		Newest: j.cfg.Newest, Observer: j.cfg.Observer, SegmentBytes: j.cfg.SegmentBytes,
+	}.Encode()
 	walk := NewWalk(j.cfg.Peers, &j.leaders, j.cfg.Addr, j.cfg.CheckAddr)
 	failure := error(ErrNoLeader)
 	for {
@@ -139,6 +155,11 @@ func (j *Joiner) follow(walk *Walk, from string, r Reply) error {
 		return &RemovedError{r.Reason}
 	case ReplyOlderRelease:
 		return &OlderReleaseError{j.cfg.Newest, r.Need}
+	case ReplyOtherSettings:
+		if j.cfg.SegmentBytes == 0 {
+			break // it has what the cluster has, whatever that is
+		}
+		return &SettingsError{j.cfg.SegmentBytes, r.SegmentBytes}
 	}
 	return ErrNoLeader
 }
@@ -148,6 +169,8 @@ func worse(a, b error) error {
 	rank := func(err error) int {
 		switch err.(type) {
 		case *RemovedError:
+			return 4
+		case *SettingsError:
 			return 3
 		case *OlderReleaseError:
 			return 2
@@ -262,8 +285,8 @@ func (j *Joiner) heard(ctx context.Context, r Reply, err error) error {
 // cluster already whose genesis does not list it, because its disk was wiped or
 // the cluster has others by now, it joins, as every other node does (J1, J3, J4).
 //
-// It asks for ever. It returns a *RemovedError, the cause of ctx, or the error of
-// a failed Save.
+// It asks for ever. It returns a *RemovedError, a *SettingsError, the cause of
+// ctx, or the error of a failed Save.
 func Enter(ctx context.Context, g *Genesis, j *Joiner) (State, error) {
 	if s := g.State(); s.Belongs() {
 		return s, nil
@@ -276,8 +299,14 @@ func Enter(ctx context.Context, g *Genesis, j *Joiner) (State, error) {
 	j.addPeers(notListed.Addrs)
 	for {
 		reply, err := j.Once(ctx)
+		var other *SettingsError
+		if errors.As(err, &other) {
+			return g.State(), err
+		}
 		if err == nil {
-			err = g.Join(Joined{ClusterID: reply.ClusterID, Epoch: reply.Epoch, Node: reply.Node, Replica: reply.Replica})
+			err = g.Join(Joined{
+				ClusterID: reply.ClusterID, Epoch: reply.Epoch, Node: reply.Node, Replica: reply.Replica, SegmentBytes: reply.SegmentBytes,
+			})
 			if err == nil || errors.Is(err, ErrAdopted) {
 				return g.State(), nil
 			}

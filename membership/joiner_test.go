@@ -323,7 +323,7 @@ func TestAGenesisThatListsItComesFirst(t *testing.T) {
 		state, err := Enter(t.Context(), g, s.joiner("a:1"))
 		require.NoError(t, err)
 		require.True(t, f.Equal(state.Adopted))
-		require.ErrorIs(t, g.Join(Joined{raftlog.ClusterID{9}, 0, 9, 9}), ErrAdopted)
+		require.ErrorIs(t, g.Join(Joined{raftlog.ClusterID{9}, 0, 9, 9, 0}), ErrAdopted)
 		place, ok := state.Place("c", raftlog.Nonce{3})
 		require.True(t, ok)
 		require.Equal(t, Joined{ClusterID: f.ClusterID, Node: 3, Replica: 3}, place)
@@ -336,7 +336,7 @@ func TestAnInitialMemberMeetsWhoJoined(t *testing.T) {
 		// a is gone; b was wiped and joined, so it has no genesis to show. c comes for
 		// the first time, with an empty directory.
 		o := newOffice()
-		o.start(t, three, "b", &disk{nonce: raftlog.Nonce{22}, state: State{Renounced: true, Joined: &Joined{raftlog.ClusterID{1}, 0, 7, 700}}.Encode()})
+		o.start(t, three, "b", &disk{nonce: raftlog.Nonce{22}, state: State{Renounced: true, Joined: &Joined{raftlog.ClusterID{1}, 0, 7, 700, 0}}.Encode()})
 		c := &disk{nonce: raftlog.Nonce{33}}
 		g := o.start(t, three, "c", c)
 		s := newScript()

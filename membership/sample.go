@@ -10,21 +10,24 @@ import (
 // sample is what facts are made of, beside the memory of the leadership: taken
 // at one moment, on the leader.
 type sample struct {
-	rules   Rules
-	self    raftlog.NodeID
-	newest  metastore.CommandType // that this node applies
-	tick    time.Duration         // of raft
-	status  raftlog.Status
-	members []metastore.Member
-	version uint64
-	applied metastore.CommandType
-	load    func(raftlog.NodeID) uint64 // asked of those who leave
+	rules  Rules
+	self   raftlog.NodeID
+	newest metastore.CommandType // that this node applies
+	tick   time.Duration         // of raft
+	// segmentBytes is the size of log segments.
+	segmentBytes int64
+	status       raftlog.Status
+	members      []metastore.Member
+	version      uint64
+	applied      metastore.CommandType
+	load         func(raftlog.NodeID) uint64 // asked of those who leave
 }
 
 // facts joins a sample and the memory of the leadership.
 func (t *tenure) facts(s sample, now time.Duration) *Facts {
 	f := &Facts{
-		Rules: s.rules, Conf: s.status.Conf, Version: s.version, NewestApplied: s.applied,
+		SegmentBytes: s.segmentBytes,
+		Rules:        s.rules, Conf: s.status.Conf, Version: s.version, NewestApplied: s.applied,
 		Leads:    t.begun && s.status.Role == raftlog.RoleLeaderActive && s.status.Term == t.term,
 		Changing: s.status.Transferee != 0 || s.status.ConfPending,
 		ConfSafe: s.status.ConfSafe, Unsettled: s.status.Unsettled,

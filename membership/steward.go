@@ -59,8 +59,9 @@ type Steward struct {
 		calling map[raftlog.NodeID]bool
 		spared  bool // the breaker tripped in the last pass
 		told    map[string]string
-		older   map[raftlog.Nonce]time.Duration // when a joiner that is too old was logged
-		gauges  Gauges
+		// strangers are lives that stay out, by when that was logged.
+		strangers map[raftlog.Nonce]time.Duration
+		gauges    Gauges
 	}
 }
 
@@ -90,7 +91,7 @@ func NewSteward(cfg StewardConfig) (*Steward, error) {
 	s := &Steward{cfg: cfg, start: cfg.Clock.Now(), poke: make(chan struct{}, 1), seats: make(chan struct{}, 1)}
 	s.mu.calling = map[raftlog.NodeID]bool{}
 	s.mu.told = map[string]string{}
-	s.mu.older = map[raftlog.Nonce]time.Duration{}
+	s.mu.strangers = map[raftlog.Nonce]time.Duration{}
 	return s, nil
 }
 
@@ -201,7 +202,7 @@ func (s *Steward) begin(term raftlog.Term) bool {
 // not passed a barrier in its term, they say so.
 func (s *Steward) Facts() *Facts {
 	take := sample{
-		rules: s.cfg.Rules, self: s.cfg.Place.Node, newest: s.cfg.Newest, tick: s.cfg.Tick,
+		rules: s.cfg.Rules, self: s.cfg.Place.Node, segmentBytes: s.cfg.Place.SegmentBytes, newest: s.cfg.Newest, tick: s.cfg.Tick,
 		status: s.cfg.Group.Status(), members: s.cfg.Meta.Members(), version: s.cfg.Meta.ClusterVersion(),
 		applied: s.cfg.Meta.NewestApplied(), load: s.load,
 	}

@@ -86,6 +86,7 @@ func (s *Steward) accepted(m metastore.Member, status Status, reason string, all
 	r := Reply{
 		Kind: ReplyAccepted, Status: status, Reason: reason,
 		Node: m.Node, Replica: m.Replica, ClusterID: s.cfg.Place.ClusterID, Epoch: s.cfg.Place.Epoch,
+		SegmentBytes: s.cfg.Place.SegmentBytes,
 	}
 	if all {
 		for _, m := range s.cfg.Meta.Members() {
@@ -127,8 +128,11 @@ func (s *Steward) join(ctx context.Context, r JoinRequest) (Reply, error) {
 	case VerdictAdmit, VerdictReplace, VerdictBurn:
 		return s.admit(ctx, r, a)
 	case VerdictOlder:
-		s.logOlder(r, a)
+		s.logStranger(r, "a node with an older build asks to join", a.Reason)
 		return Reply{Kind: ReplyOlderRelease, Reason: a.Reason, Need: a.Need}, nil
+	case VerdictOther:
+		s.logStranger(r, "a node with other settings asks to join", a.Reason)
+		return Reply{Kind: ReplyOtherSettings, Reason: a.Reason, SegmentBytes: f.SegmentBytes}, nil
 	case VerdictWait:
 		return Reply{Kind: ReplyAccepted, Status: StatusDeferred, Reason: a.Reason}, nil
 	default:
@@ -191,23 +195,23 @@ func (s *Steward) admit(ctx context.Context, r JoinRequest, a Admission) (Reply,
 	return Reply{}, err
 }
 
-// logOlder: at most once a minute for each joiner.
-func (s *Steward) logOlder(r JoinRequest, a Admission) {
+// logStranger says at most once a minute of each joiner why it stays out.
+func (s *Steward) logStranger(r JoinRequest, what, why string) {
 	s.mu.Lock()
-	last, known := s.mu.older[r.Nonce]
+	last, known := s.mu.strangers[r.Nonce]
 	now := s.now()
 	quiet := known && now-last < time.Minute
 	if !quiet {
-		for n, at := range s.mu.older {
+		for n, at := range s.mu.strangers {
 			if now-at >= time.Minute {
-				delete(s.mu.older, n)
+				delete(s.mu.strangers, n)
 			}
 		}
-		s.mu.older[r.Nonce] = now
+		s.mu.strangers[r.Nonce] = now
 	}
 	s.mu.Unlock()
 	if !quiet {
-		s.cfg.Logger.Warn("a node with an older build asks to join", zap.String("name", r.Name), zap.String("addr", r.Addr), zap.String("why", a.Reason))
+		s.cfg.Logger.Warn(what, zap.String("name", r.Name), zap.String("addr", r.Addr), zap.String("why", why))
 	}
 }
 

@@ -15,9 +15,10 @@ const silentForVersion = 10 * time.Minute
 // in this leadership, which must include a majority of the voters. Skipping what
 // it cannot apply would make a member differ from the others (C9).
 //
-// A member that was not heard once in ten minutes of this leadership does not
-// count: before version 2 it could not be replaced, for ever. If it returns with
-// a build that is too old, that stops by itself and says so.
+// A member that was not heard once in ten minutes of this leadership, in raft
+// neither, does not count: before version 2 it could not be replaced, for ever. If
+// it returns with a build that is too old, that stops by itself and says so. One
+// that raft hears is there: builds of version 1 announce nothing.
 func NextVersion(f *Facts) uint64 {
 	if !f.Leads {
 		return f.Version
@@ -26,7 +27,7 @@ func NextVersion(f *Facts) uint64 {
 	first := true
 	for i := range f.Members {
 		k := &f.Members[i]
-		if k.Announced == 0 && k.Silent >= silentForVersion {
+		if k.Announced == 0 && min(k.Silent, k.Idle) >= silentForVersion {
 			continue
 		}
 		if first || k.Announced < oldest {

@@ -81,17 +81,27 @@ func (c Config) validate() error {
 		value, lo, hi int64
 	}{
 		{"JournalFileSize", c.JournalFileSize, 16 << 10, 1 << 30},
-		{"SegmentSize", c.SegmentSize, 4 << 10, 1 << 30},
+		{"SegmentSize", c.SegmentSize, minSegment, maxSegment},
 		{"MaxOpenFiles", int64(c.MaxOpenFiles), 8, 1 << 20},
 	} {
 		if f.value < f.lo || f.value > f.hi {
-			return fmt.Errorf("storage: Config.%s is %d: it must be %d to %d", f.name, f.value, f.lo, f.hi)
+			return outOfRange(f.name, f.value, f.lo, f.hi)
 		}
 	}
 	if c.Reserve != 0 && (c.Reserve < 1<<20 || c.Reserve > 1<<40) {
 		return fmt.Errorf("storage: Config.Reserve is %d: it must be 0 or %d to %d", c.Reserve, 1<<20, int64(1)<<40)
 	}
 	return nil
+}
+
+// Bounds of Config.SegmentSize.
+const (
+	minSegment = 4 << 10
+	maxSegment = 1 << 30
+)
+
+func outOfRange(field string, value, low, high int64) error {
+	return fmt.Errorf("storage: Config.%s is %d: it must be %d to %d", field, value, low, high)
 }
 
 func systemRand() uint64 {
@@ -156,6 +166,17 @@ func Open(cfg Config) (*Store, error) {
 // Dir is the node's directory: absolute on the machine's file system, whatever
 // the process's working directory becomes.
 func (s *Store) Dir() string { return s.home.dir }
+
+// SetSegmentSize is for who learns it only when the directory is open: before any
+// log is, and not while another call is under way. The error is that of Open for
+// a Config with this SegmentSize.
+func (s *Store) SetSegmentSize(bytes int64) error {
+	if bytes < minSegment || bytes > maxSegment {
+		return outOfRange("SegmentSize", bytes, minSegment, maxSegment)
+	}
+	s.logs.segmentSize = bytes
+	return nil
+}
 
 // FS is the file system through which whoever else writes below Dir has to go,
 // so that its writes too find room in the reserve.
