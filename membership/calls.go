@@ -42,7 +42,8 @@ type BacklogRequest struct {
 	Draining bool // the leader knows that it is
 }
 
-// BacklogAnswer says what a node has accepted and not answered.
+// BacklogAnswer says how much a node has accepted and not answered, in bytes of
+// records.
 type BacklogAnswer struct {
 	Node  raftlog.NodeID
 	Nonce raftlog.Nonce

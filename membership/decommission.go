@@ -51,8 +51,8 @@ type Next struct {
 	Blocked bool
 }
 
-// Backlog is what a node answered when it was asked for its backlog: produces
-// that it accepted and has not answered.
+// Backlog is what a node answered when it was asked for its backlog: how much its
+// producers accepted and have not answered, in bytes of records.
 type Backlog struct {
 	Asked bool // it was asked
 	Known bool // it answered, knowing that it is draining
@@ -100,7 +100,7 @@ func (f *Facts) draining(k *Known, b Backlog) Next {
 	case k.Assigned > 0:
 		return Next{Step: StepMove, Reason: fmt.Sprintf("%d partition replicas are to be moved", k.Assigned)}
 	case b.Known && b.Count > 0:
-		return Next{Step: StepBacklog, Reason: fmt.Sprintf("it has %d produces to answer", b.Count)}
+		return Next{Step: StepBacklog, Reason: fmt.Sprintf("it accepted %d bytes of records that it has not answered", b.Count)}
 	case !b.Known && k.Liveness.Dead && !forced:
 		return Next{Step: StepBacklog, Blocked: true, Reason: "it is dead and cannot say whether it has answered all produces: force it, or bring it back"}
 	case !b.Known && !(forced && b.Asked):

@@ -36,7 +36,7 @@ func TestNextStep(t *testing.T) {
 		{"asked of who does not lead", 4, at(4, 4, 4, metastore.Drains, func(f *Facts, _ *Known) { f.Leads = false }), zero, StepNone, raftlog.Change{}, ""},
 		{"partitions first", 4, at(4, 4, 4, metastore.Drains, func(_ *Facts, k *Known) { k.Assigned = 2 }), Backlog{}, StepMove, raftlog.Change{}, "2 partition"},
 		{"then the backlog: not asked yet", 4, at(4, 4, 4, metastore.Drains, none), Backlog{}, StepBacklog, raftlog.Change{}, "not said"},
-		{"not zero", 4, at(4, 4, 4, metastore.Drains, none), Backlog{true, true, 7}, StepBacklog, raftlog.Change{}, "7 produces"},
+		{"not zero", 4, at(4, 4, 4, metastore.Drains, none), Backlog{true, true, 7}, StepBacklog, raftlog.Change{}, "7 bytes"},
 		{"then the mark", 4, at(4, 4, 4, metastore.Drains, none), zero, StepMark, raftlog.Change{}, ""},
 		{"then the configuration", 4, at(4, 4, 4, metastore.Leaves, none), Backlog{}, StepLeave, leave(4), ""},
 		{"not while a majority may need its vote", 4, at(4, 3, 4, metastore.Leaves, func(f *Facts, k *Known) {
@@ -60,7 +60,7 @@ func TestNextStep(t *testing.T) {
 		{"dead and asked", 4, at(4, 4, 4, metastore.Drains, func(_ *Facts, k *Known) { dead(k) }), Backlog{}, StepBacklog, raftlog.Change{}, "force"},
 		{"dead and forced", 4, at(4, 4, 4, metastore.DrainsForced, func(_ *Facts, k *Known) { dead(k) }), Backlog{Asked: true}, StepMark, raftlog.Change{}, ""},
 		{"forced, and not even asked", 4, at(4, 4, 4, metastore.DrainsForced, func(_ *Facts, k *Known) { dead(k) }), Backlog{}, StepBacklog, raftlog.Change{}, "not said"},
-		{"forced, and it has produces to answer", 4, at(4, 4, 4, metastore.DrainsForced, none), Backlog{true, true, 7}, StepBacklog, raftlog.Change{}, "7 produces"},
+		{"forced, and it has produces to answer", 4, at(4, 4, 4, metastore.DrainsForced, none), Backlog{true, true, 7}, StepBacklog, raftlog.Change{}, "7 bytes"},
 		{"forced, and it does not answer", 4, at(4, 4, 4, metastore.DrainsForced, none), Backlog{Asked: true}, StepMark, raftlog.Change{}, ""},
 
 		// D4: the leader.
