@@ -46,17 +46,18 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 			Conf: func() raftlog.ConfState { return p.meta.GroupStatus().Conf },
 		}).Run)
 	}
-	run(func(ctx context.Context) error { return n.joiner(p.meta.Leader).Run(ctx, joined) })
+	out := func() bool { return p.meta.GroupStatus().Role == raftlog.RoleRemoved }
+	run(func(ctx context.Context) error { return n.joiner(p.meta.Leader, out).Run(ctx, joined) })
 	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
 	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
 }
 
 // joiner asks, where the configuration says, to be taken in.
-func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{})) *membership.Joiner {
+func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{}), out func() bool) *membership.Joiner {
 	return membership.NewJoiner(membership.JoinerConfig{
 		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand,
 		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
-		Leader: leader, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
+		Leader: leader, Out: out, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
 	})
 }
 
@@ -85,7 +86,7 @@ func (g metaGroup) Resign(ctx context.Context, successors ...raftlog.ReplicaID) 
 }
 
 // backlog says whether this node knows that it is draining, and how many
-// produces it accepted before that and has not answered.
+// bytes of records it accepted before that and has not answered.
 func (p *parts) backlog(self raftlog.NodeID) func() (draining bool, count uint64) {
 	return func() (bool, uint64) {
 		m, ok := p.meta.Member(self)

@@ -158,7 +158,7 @@ func (n *Node) start(ctx context.Context) error {
 // form makes the node part of a cluster: of the one that its initial members
 // found, or of one that takes it in.
 func (n *Node) form(process uint64) {
-	state, err := membership.Enter(n.life, n.genesis, n.joiner(nil))
+	state, err := membership.Enter(n.life, n.genesis, n.joiner(nil, nil))
 	if n.life.Err() != nil {
 		return
 	}

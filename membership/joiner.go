@@ -31,6 +31,10 @@ type JoinerConfig struct {
 	// Leader is the leader as this node's own replica sees it, and a channel that
 	// is closed when that may have changed. Run needs it.
 	Leader func() (raftlog.NodeID, <-chan struct{})
+	// Out reports whether this node's own replica knows that it was taken out of
+	// the metadata's group. Then Run asks without waiting for Leaderless: no leader
+	// will ever speak to it again. nil: never.
+	Out func() bool
 	// Reached is told where the members are, whenever a leader said so. nil: nobody.
 	Reached func([]Reached)
 	Clock   clock.Clock
@@ -223,7 +227,7 @@ func (j *Joiner) report(err error) {
 }
 
 // Run keeps a member connected, until ctx ends: whenever its own replica sees no
-// leader for Leaderless, it asks, every Every, to be told where the others are
+// leader for Leaderless, or none and is out of the group, it asks, every Every, to be told where the others are
 // and to tell them where it is (J14). fresh, for a life that joined, at each start: it
 // asks from the first moment on, until its replica saw a leader (J5), as it may
 // know nobody's address.
@@ -250,6 +254,12 @@ func (j *Joiner) Run(ctx context.Context, fresh bool) error {
 		}
 		now := j.cfg.Clock.Now()
 		wait := max(patience-now.Sub(since), next.Sub(now))
+		if j.cfg.Out != nil && wait > 0 {
+			if j.cfg.Out() {
+				wait = next.Sub(now)
+			}
+			wait = min(wait, j.cfg.Every) // nobody says when it is
+		}
 		if wait <= 0 {
 			reply, err := j.Once(ctx)
 			if err := j.heard(ctx, reply, err); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,6 +226,37 @@ func TestAMemberWithoutALeaderAsks(t *testing.T) {
 		var removed *RemovedError
 		require.ErrorAs(t, <-ended, &removed)
 		cancel()
+	})
+}
+
+// Property: R20 (red: it was patient, for 15 s)
+func TestAMemberThatIsOutOfTheGroupAsksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript()
+		s.says("a", acceptance()) // its record is not removed yet
+		v := &view{leader: 1, changed: make(chan struct{})}
+		var out atomic.Bool
+		j := s.joiner("a")
+		j.cfg.Leader, j.cfg.Out = v.get, out.Load
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(t.Context(), false) }()
+
+		out.Store(true)
+		time.Sleep(time.Hour)
+		require.Empty(t, s.took(), "a leader speaks to it")
+		out.Store(false)
+		v.set(0)
+		time.Sleep(5 * time.Second)
+		require.Empty(t, s.took(), "it may be an election")
+		out.Store(true)
+		time.Sleep(2 * time.Second)
+		require.Len(t, s.took(), 1)
+		time.Sleep(20 * time.Second)
+		require.Len(t, s.took(), 10, "every 2 s")
+		s.says("a", Reply{Kind: ReplyRemoved, Reason: "gone"})
+		time.Sleep(2 * time.Second)
+		var removed *RemovedError
+		require.ErrorAs(t, <-ended, &removed)
 	})
 }
 
