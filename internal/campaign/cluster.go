@@ -15,11 +15,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// cluster is a number of nodes, each a process of examples/cluster.
+// cluster is a number of nodes, each a process of examples/cluster. Some of them
+// are members, by what the campaign did with them.
 type cluster struct {
 	binary string
 	dir    string
@@ -30,24 +32,53 @@ type cluster struct {
 
 func nodeName(i int) string { return string(rune('a' + i)) }
 
-func newCluster(binary, dir string, n int, w *network) (*cluster, error) {
-	ports, err := freePorts(2 * n)
+// newCluster has n initial members, and spare nodes that join when they are
+// started.
+func newCluster(binary, dir string, n, spare int, w *network) (*cluster, error) {
+	ports, err := freePorts(2 * (n + spare))
 	if err != nil {
 		return nil, err
 	}
 	c := &cluster{binary: binary, dir: dir, net: w, http: &http.Client{Timeout: 3 * time.Second}}
-	var peers []string
+	var peers, addrs []string
 	for i := range n {
-		peers = append(peers, fmt.Sprintf("%s=%s@%s", nodeName(i), w.addr(i, 0, ports), w.addr(i, 1, ports)))
+		addrs = append(addrs, w.addr(i, 0, ports))
+		peers = append(peers, fmt.Sprintf("%s=%s@%s", nodeName(i), addrs[i], w.addr(i, 1, ports)))
 	}
-	for i := range n {
-		name := nodeName(i)
-		c.nodes = append(c.nodes, &node{
-			name: name, http: w.addr(i, 1, ports), dir: filepath.Join(dir, name), log: filepath.Join(dir, name+".log"),
-			command: w.inside(i, binary, "node", "-name", name, "-peers", strings.Join(peers, ","), "-dir", filepath.Join(dir, name)),
-		})
+	for i := range n + spare {
+		x := &node{name: nodeName(i), http: w.addr(i, 1, ports)}
+		x.dir, x.log = filepath.Join(dir, x.name), filepath.Join(dir, x.name+".log")
+		args := []string{binary, "node", "-name", x.name, "-dir", x.dir}
+		if i < n {
+			args = append(args, "-peers", strings.Join(peers, ","))
+			x.member.Store(true)
+		} else {
+			args = append(args, "-join", strings.Join(addrs, ","), "-advertise", w.addr(i, 0, ports), "-http", x.http)
+		}
+		x.command = w.inside(i, args...)
+		c.nodes = append(c.nodes, x)
 	}
 	return c, nil
+}
+
+// members are the nodes that should serve, in order.
+func (c *cluster) members() (all []int) {
+	for i, n := range c.nodes {
+		if n.member.Load() {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// after is the member that clients ask after a node.
+func (c *cluster) after(node int) int {
+	for i := range c.nodes {
+		if at := (node + 1 + i) % len(c.nodes); c.nodes[at].member.Load() {
+			return at
+		}
+	}
+	return node
 }
 
 // freePorts finds ports of loopback that nobody has now.
@@ -67,6 +98,7 @@ func freePorts(n int) (ports []int, err error) {
 type node struct {
 	name, http, dir, log string
 	command              []string
+	member               atomic.Bool // clients know it, and it should serve
 
 	mu      sync.Mutex
 	process *process // nil: it does not run
@@ -187,6 +219,23 @@ func (n *node) stop() error {
 	return nil
 }
 
+// exit waits until a process ends by itself, and returns its status.
+func (n *node) exit(ctx context.Context) (int, error) {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p == nil {
+		return 0, fmt.Errorf("node %s does not run", n.name)
+	}
+	select {
+	case <-p.ended:
+		n.take()
+		return p.ProcessState.ExitCode(), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("node %s still runs: %w", n.name, ctx.Err())
+	}
+}
+
 // killAll ends everything.
 func (c *cluster) killAll() {
 	for _, n := range c.nodes {
@@ -238,7 +287,7 @@ func (c *cluster) get(ctx context.Context, node int, path string, v any) error {
 // answers.
 func (c *cluster) busiest(ctx context.Context) int {
 	led := map[string]int{}
-	for i := range c.nodes {
+	for _, i := range c.members() {
 		var status struct {
 			Groups []struct{ Leader string }
 		}
@@ -259,12 +308,14 @@ func (c *cluster) busiest(ctx context.Context) int {
 }
 
 // inspect reads the directories of the stopped nodes, verifies every checksum
-// and compares the replicas as far as the shorter ones go. Of each partition a
-// majority must hold the records below ends.
-func (c *cluster) inspect(ctx context.Context, topic string, ends []int64) error {
+// and compares the replicas as far as the shorter ones go. Of each partition there
+// must be so many replicas, of which a majority holds the records below ends.
+func (c *cluster) inspect(ctx context.Context, topic string, replicas int, ends []int64) error {
 	args := []string{"inspect", "-json"}
 	for _, n := range c.nodes {
-		args = append(args, n.dir)
+		if _, err := os.Stat(n.dir); err == nil { // it was a member, and may be no more
+			args = append(args, n.dir)
+		}
 	}
 	cmd := exec.CommandContext(ctx, c.binary, args...)
 	var text strings.Builder
@@ -277,7 +328,7 @@ func (c *cluster) inspect(ctx context.Context, topic string, ends []int64) error
 	if err := json.Unmarshal(out, &found); err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
-	return found.judge(topic, ends, len(c.nodes))
+	return found.judge(topic, ends, replicas)
 }
 
 // inspection is what of the inspect command's answer is looked at.
@@ -287,6 +338,7 @@ type inspection struct {
 		Groups []struct {
 			Topic         string
 			Partition     int
+			SetAside      bool  `json:"set_aside"` // it moved away
 			HighWatermark int64 `json:"high_watermark"`
 			TailRecords   int64 `json:"tail_records"` // behind it, durable here
 		}
@@ -300,7 +352,7 @@ type inspection struct {
 	}
 }
 
-func (in *inspection) judge(topic string, ends []int64, nodes int) error {
+func (in *inspection) judge(topic string, ends []int64, replicas int) error {
 	if in.Damaged {
 		return errors.New("inspect: damage, but exit status 0")
 	}
@@ -310,7 +362,7 @@ func (in *inspection) judge(topic string, ends []int64, nodes int) error {
 			continue
 		}
 		compared++
-		if p.Result != "equal" || len(p.Replicas) != nodes {
+		if p.Result != "equal" || len(p.Replicas) != replicas {
 			return fmt.Errorf("inspect: %s/%d: %d replicas: %s %s", p.Topic, p.Partition, len(p.Replicas), p.Result, p.Why)
 		}
 	}
@@ -320,14 +372,14 @@ func (in *inspection) judge(topic string, ends []int64, nodes int) error {
 	holders := make([]int, len(ends))
 	for _, d := range in.Directories {
 		for _, g := range d.Groups {
-			if g.Topic == topic && g.HighWatermark+g.TailRecords >= ends[g.Partition] {
+			if g.Topic == topic && !g.SetAside && g.HighWatermark+g.TailRecords >= ends[g.Partition] {
 				holders[g.Partition]++
 			}
 		}
 	}
 	for p, n := range holders {
-		if n <= nodes/2 {
-			return fmt.Errorf("inspect: %s/%d: readers saw %d records, %d of %d replicas hold them", topic, p, ends[p], n, nodes)
+		if n <= replicas/2 {
+			return fmt.Errorf("inspect: %s/%d: readers saw %d records, %d of %d replicas hold them", topic, p, ends[p], n, replicas)
 		}
 	}
 	return nil

@@ -39,6 +39,26 @@
 //
 //	go run ./internal/campaign -soak 30m -out soak.jsonl
 //
+// # Stories
+//
+// With -story people do with the cluster what people do, step by step, while it is
+// used; no step may lose a record or have one refused, and what is in doubt is at
+// most what a killed node did not answer.
+//
+//	go run ./internal/campaign -story rolling -times 3
+//	go run ./internal/campaign -story grow
+//
+//	rolling   5 nodes; each is stopped in good order and started again, one after the
+//	          other; then each is killed (kill -9) and started again
+//	grow      3 nodes; four join, of which two get votes and two stand by; a standby, the
+//	          leader of the metadata and two voters are decommissioned, and end with
+//	          status 3; of the three that are left each holds everything
+//
+// Each step tells how long it took, and the longest pause between two records that
+// were acknowledged, of each partition. For that, records are written to each
+// partition one after the other through two nodes. The first step, in which nothing
+// happens, tells what the machine adds to that.
+//
 // A violation ends the campaign with status 1; the directories and the nodes'
 // logs stay. Kill -9 keeps what the operating system holds, so this shows
 // nothing of a power loss: see TestWholeClusterPowerLoss of the root package.

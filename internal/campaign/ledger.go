@@ -3,8 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"sync"
+	"time"
 )
 
 // number is a record's number: each is sent at most once.
@@ -12,7 +17,7 @@ type number uint64
 
 // fate is what is known of a record. There are many.
 type fate struct {
-	told      told
+	told      answer
 	seen      bool
 	partition int16 // where it was seen, as is offset
 	offset    int64
@@ -20,13 +25,13 @@ type fate struct {
 
 func (f *fate) at() place { return place{int(f.partition), f.offset} }
 
-// told is what a producer was told of a record.
-type told uint8
+// answer is what a producer was told of a record.
+type answer uint8
 
 const (
-	nothing  told = iota // it waits for the answer, or it is unknown
-	acked                // it is at its place
-	rejected             // it was not appended, and will not be
+	nothing  answer = iota // it waits for the answer, or it is unknown
+	acked                  // it is at its place
+	rejected               // it was not appended, and will not be
 )
 
 // place is where a record is.
@@ -42,7 +47,9 @@ type ledger struct {
 	fates      []fate
 	partitions []pages
 	counts     counts
+	errors     map[string]int64 // what producers were told, but for numbers
 	violations []string
+	pauses     pauses
 }
 
 // pages is one partition: the records that readers saw, by offset, and those
@@ -54,11 +61,12 @@ type pages struct {
 	lastAt  map[int]int64
 }
 
-// counts are for people.
-type counts struct{ Sent, Acked, Rejected, Unknown, Read int64 }
+// counts are for people. Rejected are those of which certainly nothing happened;
+// of them, Refused are those that nobody is to send again.
+type counts struct{ Sent, Acked, Rejected, Refused, Unknown, Read int64 }
 
 func newLedger(partitions int) *ledger {
-	l := &ledger{partitions: make([]pages, partitions)}
+	l := &ledger{partitions: make([]pages, partitions), errors: map[string]int64{}, pauses: newPauses(partitions)}
 	for i := range l.partitions {
 		l.partitions[i] = pages{pending: map[int64]number{}, last: map[int]number{}, lastAt: map[int]int64{}}
 	}
@@ -96,6 +104,7 @@ func (l *ledger) acknowledge(writer int, n number, at place) {
 		l.violate("record %d: acknowledged at partition %d, offset %d", n, at.partition, at.offset)
 		return
 	}
+	l.pauses.acknowledged(at.partition, time.Now())
 	f, p := &l.fates[n], &l.partitions[at.partition]
 	f.told = acked
 	switch {
@@ -129,6 +138,34 @@ func (l *ledger) reject(n number) {
 	if f.seen {
 		l.violate("record %d: its producer was told that nothing happened, it was read at %v", n, f.at())
 	}
+}
+
+// told notes what a producer was told of n records. No record of a campaign is
+// one that may be refused.
+func (l *ledger) told(outcome, sentence string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errors[outcome+": "+anyNumber.ReplaceAllString(sentence, "#")] += int64(n)
+	if outcome == "refused" {
+		l.counts.Refused += int64(n)
+		l.violate("%d records were refused: %s", n, sentence)
+	}
+}
+
+// anyNumber is what differs between sentences that say the same.
+var anyNumber = regexp.MustCompile(`[0-9]+|\b[a-g]\b`)
+
+// sentences are what producers were told, the most frequent first.
+func (l *ledger) sentences() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	said := slices.SortedFunc(maps.Keys(l.errors), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.errors[b], l.errors[a]), cmp.Compare(a, b))
+	})
+	for i, s := range said {
+		said[i] = fmt.Sprintf("%7d  %s", l.errors[s], s)
+	}
+	return said
 }
 
 // unknown notes that nobody knows whether a record was appended.

@@ -4,6 +4,8 @@ package main
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -40,6 +42,7 @@ func TestLedgerFindsWhatMustNotBe(t *testing.T) {
 		{"a gap", func(l *ledger) { l.read(0, at(0), "a"); l.read(1, at(2), "a") }, "the one before was at 0"},
 		{"out of order", func(l *ledger) { l.acknowledge(1, 0, at(1)); l.acknowledge(1, 1, at(0)) }, "its earlier record 0 at 1"},
 		{"from nowhere", func(l *ledger) { l.read(9, at(0), "a") }, "nobody sent it"},
+		{"refused", func(l *ledger) { l.told("refused", "too large", 1) }, "1 records were refused: too large"},
 		{"no such partition", func(l *ledger) { l.acknowledge(1, 0, place{7, 0}) }, "partition 7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,4 +83,34 @@ func TestARoundIsTheSameAgain(t *testing.T) {
 		require.False(t, planRound(7, n, 3, false).fault.network)
 	}
 	require.Len(t, kinds, len(allFaults()))
+}
+
+// TestPausesAreFound: those between two records, and one that goes on, each of its
+// partition; what was before the mark counts no more.
+func TestPausesAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(2)
+		l.issue(9)
+		l.acknowledge(1, 0, place{0, 0})
+		time.Sleep(time.Minute)
+		l.acknowledge(1, 1, place{0, 1})
+		l.markPauses()
+		time.Sleep(3 * time.Second)
+		l.acknowledge(1, 2, place{0, 2})
+		l.acknowledge(1, 3, place{1, 0})
+		time.Sleep(5 * time.Second)
+		l.acknowledge(1, 4, place{1, 1})
+		require.Equal(t, []time.Duration{5 * time.Second, 5 * time.Second}, l.longestPauses())
+		time.Sleep(time.Second)
+		require.Equal(t, []time.Duration{6 * time.Second, 5 * time.Second}, l.longestPauses())
+	})
+}
+
+// TestWhatProducersWereTold: sentences that differ in numbers and nodes are one.
+func TestWhatProducersWereTold(t *testing.T) {
+	l := newLedger(1)
+	l.told("retry", "partition 3 has no leader in view of b", 2)
+	l.told("unknown", "EOF", 3)
+	l.told("retry", "partition 14 has no leader in view of c", 2)
+	require.Equal(t, []string{"      4  retry: partition # has no leader in view of #", "      3  unknown: EOF"}, l.sentences())
 }

@@ -29,6 +29,7 @@ type load struct {
 
 	writing, reading         sync.WaitGroup
 	stopWriting, stopReading context.CancelFunc
+	stopPulse                context.CancelFunc // nil: there is none
 }
 
 const (
@@ -40,6 +41,10 @@ const (
 	// record, before it goes to the next node: the one that it asked may be
 	// paused, or cut off.
 	patience = 8 * time.Second
+	// pulses is how many there are for each partition, and pulseEvery the pause
+	// of each between two records.
+	pulses     = 2
+	pulseEvery = 5 * time.Millisecond
 )
 
 func startLoad(ctx context.Context, c *cluster, l *ledger, topic string, seed uint64, pause time.Duration) *load {
@@ -61,9 +66,35 @@ func startLoad(ctx context.Context, c *cluster, l *ledger, topic string, seed ui
 	return w
 }
 
+// pulse has small records written to each partition through two nodes, one after
+// the other and with hardly a pause, so that a pause of the partition shows. It
+// ends with the writers.
+func (w *load) pulse(ctx context.Context) {
+	ctx, w.stopPulse = context.WithCancel(ctx)
+	for p := range w.ledger.partitions {
+		for i := range pulses {
+			w.writing.Go(func() {
+				at := w.cluster.after(p + i)
+				for ctx.Err() == nil {
+					numbers := w.ledger.issue(1)
+					if !w.produce(ctx, unordered, at, p, numbers, fmt.Appendf(nil, "%d pulse\n", numbers[0])) {
+						at = w.cluster.after(at)
+					}
+					if wait(ctx, pulseEvery) != nil {
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
 // endWriting stops the writers, and waits for the last answers.
 func (w *load) endWriting() {
 	w.stopWriting()
+	if w.stopPulse != nil {
+		w.stopPulse()
+	}
 	w.writing.Wait()
 }
 
@@ -78,7 +109,7 @@ func (w *load) end() {
 // write sends records through one node after the other. Half of the writers
 // name the partition, the others leave it to the producer.
 func (w *load) write(ctx context.Context, writer int, rng *rand.Rand) {
-	at := rng.IntN(len(w.cluster.nodes))
+	at := w.cluster.after(rng.IntN(len(w.cluster.nodes)))
 	for ctx.Err() == nil {
 		partition := -1
 		if writer%2 == 0 {
@@ -95,7 +126,7 @@ func (w *load) write(ctx context.Context, writer int, rng *rand.Rand) {
 		}
 		clean := w.produce(ctx, writer, at, partition, numbers, body.Bytes())
 		if !clean || rng.IntN(20) == 0 {
-			at = (at + 1) % len(w.cluster.nodes)
+			at = w.cluster.after(at)
 		}
 		pause := w.pause
 		if !clean {
@@ -123,6 +154,7 @@ func (w *load) produce(ctx context.Context, writer, node, partition int, numbers
 		if errors.As(err, &dial) && dial.Op == "dial" {
 			told = fmt.Sprintf("retry %d nobody is there\nend %d\n", len(numbers), len(numbers))
 		} else {
+			w.ledger.told("unknown", "no answer: "+cause(err), len(numbers))
 			told = "" // unknown
 		}
 	}
@@ -144,12 +176,23 @@ func (w *load) post(ctx context.Context, url string, body []byte) (string, error
 	if err != nil || answer.StatusCode == http.StatusOK {
 		return string(text), err
 	}
-	var told struct{ Outcome string }
+	var told struct{ Outcome, Error string }
 	if json.Unmarshal(text, &told) != nil || told.Outcome == "" {
 		return "", fmt.Errorf("%s: %s", answer.Status, text)
 	}
 	n := bytes.Count(body, []byte("\n"))
-	return fmt.Sprintf("%s %d the request failed\nend %d\n", told.Outcome, n, n), nil
+	return fmt.Sprintf("%s %d %s\nend %d\n", told.Outcome, n, strings.ReplaceAll(told.Error, "\n", " "), n), nil
+}
+
+// cause is the innermost error: those around it have addresses.
+func cause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
 }
 
 // settle reads an answer as examples/cluster describes it. One that is not
@@ -185,6 +228,7 @@ func (w *load) settle(writer int, numbers []number, told string) bool {
 			continue
 		}
 		clean = false
+		w.ledger.told(words[0], strings.Join(words[2:], " "), count)
 		for _, n := range run {
 			if words[0] == "unknown" {
 				w.ledger.unknown(n)
@@ -202,8 +246,8 @@ func (w *load) settle(writer int, numbers []number, told string) bool {
 // new is read soon.
 func (w *load) follow(ctx context.Context, partition, at int) {
 	next, lives := int64(0), 0
-	for node := at; ctx.Err() == nil; node++ {
-		reached, err := w.read(ctx, node%len(w.cluster.nodes), partition, next)
+	for node := w.cluster.after(at); ctx.Err() == nil; node = w.cluster.after(node) {
+		reached, err := w.read(ctx, node, partition, next)
 		if reached > next {
 			lives++
 		}

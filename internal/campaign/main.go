@@ -32,12 +32,17 @@ func main() {
 	flag.IntVar(&o.partitions, "partitions", 4, "how many partitions, 1 to 64")
 	flag.DurationVar(&o.pause, "pause", 20*time.Millisecond, "pause of each of the 4 writers between two requests of up to 50 records")
 	flag.IntVar(&o.inspect, "inspect", 10, "stop all nodes and inspect their files every so many rounds, and at the end")
+	flag.StringVar(&o.story, "story", "", "no rounds: "+storyNames())
+	flag.IntVar(&o.times, "times", 1, "how often a story goes through the nodes")
 	flag.DurationVar(&o.soakFor, "soak", 0, "no rounds: run the load for so long without faults, and look at what the nodes use")
 	flag.StringVar(&o.network, "network", "auto", "auto: namespaces and cut links if root on Linux; on: those or an error; off: loopback")
 	flag.StringVar(&o.dir, "dir", "", "where the nodes have their directories (default: a temporary one, which goes away if all is well)")
 	flag.StringVar(&o.binary, "binary", "", "the program examples/cluster (default: it is built)")
 	flag.StringVar(&o.out, "out", "", "append a JSON line for each round to this file")
 	flag.Parse()
+	if known(o.story) {
+		o.nodes = storyOf(o.story).nodes
+	}
 	if err := o.validate(); err != nil {
 		fmt.Fprintln(os.Stderr, "campaign:", err)
 		os.Exit(2)
@@ -53,7 +58,8 @@ type options struct {
 	rounds, first, nodes, partitions, inspect int
 	seed                                      uint64
 	pause, soakFor                            time.Duration
-	network, dir, binary, out                 string
+	network, dir, binary, out, story          string
+	times                                     int
 }
 
 func (o *options) validate() error {
@@ -66,12 +72,24 @@ func (o *options) validate() error {
 		return fmt.Errorf("-nodes %d: want 3 to 5", o.nodes)
 	case o.partitions < 1 || o.partitions > 64:
 		return fmt.Errorf("-partitions %d: want 1 to 64", o.partitions)
+	case o.story != "" && !known(o.story):
+		return fmt.Errorf("-story %q: want one of %s", o.story, storyNames())
+	case o.times < 1 || o.times > 1000:
+		return fmt.Errorf("-times %d: want 1 to 1000", o.times)
 	case o.inspect < 1 || o.pause < 0 || o.soakFor < 0:
 		return fmt.Errorf("-inspect %d -pause %v -soak %v: want at least 1, at least 0, at least 0", o.inspect, o.pause, o.soakFor)
 	case !slices.Contains([]string{"auto", "on", "off"}, o.network):
 		return fmt.Errorf("-network %q: want auto, on or off", o.network)
 	}
 	return nil
+}
+
+// replicas is how many each partition has.
+func (o *options) replicas() int {
+	if o.story != "" {
+		return 3
+	}
+	return o.nodes
 }
 
 const (
@@ -88,6 +106,7 @@ type campaign struct {
 	prober  *http.Client
 	report  *json.Encoder // nil: none
 	reports []report
+	longest time.Duration // that a partition took nothing in a story
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -119,11 +138,14 @@ func run(ctx context.Context, o options) (err error) {
 		defer f.Close()
 		c.report = json.NewEncoder(f)
 	}
-	if c.cluster, err = newCluster(o.binary, o.dir, o.nodes, w); err != nil {
+	if c.cluster, err = newCluster(o.binary, o.dir, o.nodes, o.spare(), w); err != nil {
 		return err
 	}
 	defer c.cluster.killAll()
 	what := fmt.Sprintf("rounds %d to %d", o.first, o.first+o.rounds-1)
+	if o.story != "" {
+		what = o.story
+	}
 	if o.soakFor > 0 {
 		what = fmt.Sprintf("load for %v", o.soakFor)
 	}
@@ -143,7 +165,7 @@ func (o *options) newNetwork() (*network, error) {
 	if o.network == "off" || o.network == "auto" && (runtime.GOOS != "linux" || os.Geteuid() != 0) {
 		return &network{}, nil
 	}
-	w, err := newNetwork(o.nodes)
+	w, err := newNetwork(o.nodes + o.spare())
 	if err != nil && o.network == "auto" {
 		fmt.Fprintln(os.Stderr, "campaign: no links are cut: ", err)
 		return &network{}, nil
@@ -161,6 +183,10 @@ func (c *campaign) run(ctx context.Context) error {
 	load := startLoad(ctx, c.cluster, c.ledger, topicName, c.seed+uint64(c.first), c.pause)
 	defer load.end()
 	work := c.allRounds
+	if c.story != "" {
+		load.pulse(ctx)
+		work = c.tell
+	}
 	if c.soakFor > 0 {
 		work = c.soak
 	}
@@ -195,12 +221,12 @@ func (c *campaign) allRounds(ctx context.Context) error {
 
 // startAll starts the nodes and waits until all are ready.
 func (c *campaign) startAll(ctx context.Context) error {
-	for _, n := range c.cluster.nodes {
-		if err := n.start(); err != nil {
+	for _, i := range c.cluster.members() {
+		if err := c.cluster.nodes[i].start(); err != nil {
 			return err
 		}
 	}
-	return c.await(ctx, func(ctx context.Context, node int) error { return c.cluster.awaitReady(ctx, node) }, nil)
+	return c.await(ctx, c.cluster.awaitReady, nil)
 }
 
 // await does something with all nodes but those left out, within serveBound.
@@ -209,7 +235,7 @@ func (c *campaign) await(ctx context.Context, f func(ctx context.Context, node i
 	defer cancel()
 	errs := make([]error, len(c.cluster.nodes))
 	var wg sync.WaitGroup
-	for i := range c.cluster.nodes {
+	for _, i := range c.cluster.members() {
 		if without == nil || !without(i) {
 			wg.Go(func() { errs[i] = f(ctx, i) })
 		}
@@ -219,7 +245,7 @@ func (c *campaign) await(ctx context.Context, f func(ctx context.Context, node i
 }
 
 func (c *campaign) create(ctx context.Context) error {
-	body := strings.NewReader(fmt.Sprintf(`{"partitions": %d, "replicas": %d}`, c.partitions, c.nodes))
+	body := strings.NewReader(fmt.Sprintf(`{"partitions": %d, "replicas": %d}`, c.partitions, c.replicas()))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.cluster.nodes[0].http+"/topics/"+topicName, body)
 	if err != nil {
 		return err
@@ -293,8 +319,8 @@ func (c *campaign) round(ctx context.Context, r *round) error {
 
 // healed waits until everything serves again.
 func (c *campaign) healed(ctx context.Context) error {
-	for _, n := range c.cluster.nodes {
-		if err := n.fallen(); err != nil {
+	for _, i := range c.cluster.members() {
+		if err := c.cluster.nodes[i].fallen(); err != nil {
 			return err
 		}
 	}
@@ -330,14 +356,10 @@ func (c *campaign) allRead(ctx context.Context) error {
 
 // inspectAll stops the nodes and reads their files.
 func (c *campaign) inspectAll(ctx context.Context) error {
-	everyone := make([]int, c.nodes)
-	for i := range everyone {
-		everyone[i] = i
-	}
-	if err := c.cluster.stop(everyone); err != nil {
+	if err := c.cluster.stop(c.cluster.members()); err != nil {
 		return err
 	}
-	if err := c.cluster.inspect(ctx, topicName, c.ledger.acknowledgedEnds()); err != nil {
+	if err := c.cluster.inspect(ctx, topicName, c.replicas(), c.ledger.acknowledgedEnds()); err != nil {
 		return err
 	}
 	_, violations := c.ledger.sums()
@@ -386,8 +408,14 @@ func (c *campaign) summarize() {
 		fmt.Printf("campaign: %d rounds; the others served after %s, all served %s after it healed\n",
 			len(c.reports), spread(served), spread(healed))
 	}
-	fmt.Printf("campaign: %d records sent: %d acknowledged, %d unknown, %d rejected; %d read; %d acknowledged and unread; %d violations\n",
-		sums.Sent, sums.Acked, sums.Unknown, sums.Rejected, sums.Read, c.ledger.unread(), len(violations))
+	fmt.Printf("campaign: %d records sent: %d acknowledged, %d unknown, %d rejected, %d of them refused; %d read; %d acknowledged and unread; %d violations\n",
+		sums.Sent, sums.Acked, sums.Unknown, sums.Rejected, sums.Refused, sums.Read, c.ledger.unread(), len(violations))
+	if c.story != "" {
+		fmt.Printf("campaign: the longest pause in acknowledged writes of a partition: %d ms\n", c.longest.Milliseconds())
+	}
+	for _, s := range c.ledger.sentences() {
+		fmt.Println(s)
+	}
 }
 
 // spread says how long something took.
