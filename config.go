@@ -68,6 +68,16 @@ type Config struct {
 	// members, it is made once.
 	InitialState InitialState
 
+	// NoRebalance leaves replicas where they are, unless their node is taken out of
+	// the cluster. Else they are spread evenly, also over a node that joins. It is
+	// heeded by the node that leads the metadata: set it on all nodes or on none.
+	NoRebalance bool
+	// NoLeaderRebalance leaves the leaderships of partitions where they are. Else a
+	// node that leads in the place of a partition's preferred leader (the first of
+	// its Replicas) hands over to that one, a few partitions at a time, once it has
+	// been well for a while. Set it on all nodes or on none.
+	NoLeaderRebalance bool
+
 	// Advertise is the address at which the others reach this node. Default: the
 	// one in InitialMembers; with Join that of Listen or Listener, if it names a
 	// host and a port. With Transport it is Transport's affair.

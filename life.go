@@ -26,9 +26,7 @@ import (
 func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 	id := n.store.Identity()
 	says := membership.MemberRequest{Node: place.Node, Nonce: id.Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand}
-	leader := membership.ToLeader{
-		Self: place.Node, Leader: p.meta.Leader, Here: p.steward.HandleCall, Caller: n.net, Clock: clock.System(),
-	}
+	leader := n.toLeader(p, place)
 	log := n.log.Named("membership")
 	run := func(f func(context.Context) error) {
 		n.running.Go(func() {
@@ -50,6 +48,12 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 	run(func(ctx context.Context) error { return n.joiner(p.meta.Leader, out).Run(ctx, joined) })
 	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
 	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
+}
+
+func (n *Node) toLeader(p *parts, place membership.Joined) membership.ToLeader {
+	return membership.ToLeader{
+		Self: place.Node, Leader: p.meta.Leader, Here: p.steward.HandleCall, Caller: n.net, Clock: clock.System(),
+	}
 }
 
 // joiner asks, where the configuration says, to be taken in.
@@ -83,6 +87,10 @@ func (g metaGroup) ChangeMembers(ctx context.Context, c raftlog.Change) error {
 
 func (g metaGroup) Resign(ctx context.Context, successors ...raftlog.ReplicaID) error {
 	return g.meta.Group().Resign(ctx, successors...)
+}
+
+func (g metaGroup) TransferLeadership(ctx context.Context, to raftlog.ReplicaID) error {
+	return g.meta.Group().TransferLeadership(ctx, to)
 }
 
 // backlog says whether this node knows that it is draining, and how many

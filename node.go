@@ -55,6 +55,7 @@ type parts struct {
 	meta    *metastore.Store
 	topics  *topic.Manager
 	steward *membership.Steward
+	orders  *membership.Orders
 }
 
 // failure is why the parts stopped, or nil.
@@ -281,12 +282,14 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	if p.topics, err = topic.Open(topic.Config{
 		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net},
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
+		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance,
 	}); err != nil {
 		return fail(err)
 	}
 	if p.steward, err = membership.NewSteward(n.stewardConfig(p, place)); err != nil {
 		return fail(err)
 	}
+	p.orders = &membership.Orders{ToLeader: n.toLeader(p, place), Place: place, Timeout: n.cfg.CallTimeout}
 	n.events.know(p.meta.Topics(), n.members(p))
 	n.net.parts.Store(p)
 	n.live(p, place, state.Joined != nil)

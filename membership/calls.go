@@ -7,8 +7,8 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// The calls of membership. All but MethodBacklog are for the leader; other
-// nodes name it.
+// The calls of membership, beside MethodOrder. All but MethodBacklog are for the
+// leader; other nodes name it.
 const (
 	MethodJoin      = "member.join"      // a JoinRequest: make me a member
 	MethodPromote   = "member.promote"   // a MemberRequest: make me a voter

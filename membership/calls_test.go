@@ -37,6 +37,14 @@ var sampleCalls = []struct {
 		func(b []byte) (any, error) { return DecodeBacklogRequest(b) }, BacklogRequest{Node: 4, Nonce: raftlog.Nonce{4}, Draining: true}},
 	{"backlog answer", BacklogAnswer{Node: 4, Nonce: raftlog.Nonce{4}, Draining: true, Count: 300}.Encode(),
 		func(b []byte) (any, error) { return DecodeBacklogAnswer(b) }, BacklogAnswer{Node: 4, Nonce: raftlog.Nonce{4}, Draining: true, Count: 300}},
+	{"order to promote", Order{Kind: OrderPromote, ClusterID: raftlog.ClusterID{0xc1}, Epoch: 1, Node: 4}.Encode(), decodeOrder,
+		Order{Kind: OrderPromote, ClusterID: raftlog.ClusterID{0xc1}, Epoch: 1, Node: 4}},
+	{"order to forget", Order{Kind: OrderForget, ClusterID: raftlog.ClusterID{0xc1}, Replica: 300}.Encode(), decodeOrder,
+		Order{Kind: OrderForget, ClusterID: raftlog.ClusterID{0xc1}, Replica: 300}},
+	{"order done", OrderAnswer{Kind: OrderDone}.Encode(), decodeOrderAnswer, OrderAnswer{Kind: OrderDone}},
+	{"order elsewhere", OrderAnswer{Kind: OrderElsewhere, Leader: 300}.Encode(), decodeOrderAnswer, OrderAnswer{Kind: OrderElsewhere, Leader: 300}},
+	{"order deferred", OrderAnswer{Kind: OrderDeferred, Why: DeferredStandby, Reason: "later"}.Encode(), decodeOrderAnswer,
+		OrderAnswer{Kind: OrderDeferred, Why: DeferredStandby, Reason: "later"}},
 	{"accepted", sampleReply().Encode(), decodeReply, sampleReply()},
 	{"deferred", Reply{Kind: ReplyAccepted, Status: StatusDeferred, Reason: "later"}.Encode(), decodeReply, Reply{Kind: ReplyAccepted, Status: StatusDeferred, Reason: "later"}},
 	{"not leader", Reply{Kind: ReplyNotLeader, Leader: 2, Addr: "b:1"}.Encode(), decodeReply, Reply{Kind: ReplyNotLeader, Leader: 2, Addr: "b:1"}},
@@ -49,6 +57,10 @@ var sampleCalls = []struct {
 	{"state of who founded", State{Adopted: sampleFounding()}.Encode(),
 		func(b []byte) (any, error) { return DecodeState(b) }, State{Adopted: sampleFounding()}},
 }
+
+func decodeOrder(b []byte) (any, error) { return DecodeOrder(b) }
+
+func decodeOrderAnswer(b []byte) (any, error) { return DecodeOrderAnswer(b) }
 
 func decodeReply(b []byte) (any, error) { return DecodeReply(b) }
 
@@ -107,6 +119,20 @@ func TestAnswersAreDistinct(t *testing.T) {
 		_, err := DecodeReply(p.Encode())
 		require.Error(t, err, name)
 	}
+	for name, o := range map[string]Order{
+		"an order of no kind": {Node: 1}, "a kind too new": {Kind: 4, Node: 1}, "to promote nobody": {Kind: OrderPromote},
+		"to forget a node": {Kind: OrderForget, Node: 1}, "to forget both": {Kind: OrderForget, Node: 1, Replica: 1},
+		"to hand over to a replica": {Kind: OrderTransfer, Replica: 1},
+	} {
+		_, err := DecodeOrder(o.Encode())
+		require.Error(t, err, name)
+	}
+	for name, a := range map[string]OrderAnswer{
+		"no kind": {}, "a kind too new": {Kind: 5}, "deferred, for no reason": {Kind: OrderDeferred}, "done, with a reason": {Kind: OrderDone, Why: 1},
+	} {
+		_, err := DecodeOrderAnswer(a.Encode())
+		require.Error(t, err, name)
+	}
 	_, err := DecodeState(append([]byte{1, 4}, make([]byte, 40)...))
 	require.ErrorContains(t, err, "flags", "joined is of version 2")
 	_, err = DecodeState(append([]byte{2, 6}, make([]byte, 40)...))
@@ -138,6 +164,12 @@ func FuzzCalls(f *testing.F) {
 		}
 		if v, err := DecodeBacklogAnswer(b); err == nil {
 			again(v.Encode(), v, func(b []byte) (any, error) { return DecodeBacklogAnswer(b) })
+		}
+		if v, err := DecodeOrder(b); err == nil {
+			again(v.Encode(), v, decodeOrder)
+		}
+		if v, err := DecodeOrderAnswer(b); err == nil {
+			again(v.Encode(), v, decodeOrderAnswer)
 		}
 		if v, err := DecodeReply(b); err == nil {
 			again(v.Encode(), v, decodeReply)

@@ -115,6 +115,17 @@ func (h *house) Load(node raftlog.NodeID) (uint64, uint64, error) {
 	return h.loads[node], 0, nil
 }
 
+func (h *house) Orphans() (n uint64, err error) {
+	h.town.mu.Lock()
+	defer h.town.mu.Unlock()
+	for node, load := range h.loads {
+		if h.memberLocked(node) == nil {
+			n += load
+		}
+	}
+	return n, nil
+}
+
 func (w *town) stampLocked(stored metastore.Stamp) metastore.Stamp {
 	return max(metastore.Stamp(time.Now().Add(w.clockOff).UnixMilli()), stored+1)
 }
@@ -308,4 +319,19 @@ func (h *house) Resign(_ context.Context, successors ...raftlog.ReplicaID) error
 	}
 	h.electLocked(h.place.Node)
 	return nil
+}
+
+func (h *house) TransferLeadership(_ context.Context, to raftlog.ReplicaID) error {
+	h.town.mu.Lock()
+	defer h.town.mu.Unlock()
+	if h.leader != h.place.Node {
+		return &raftlog.NotLeaderError{Group: raftlog.MetadataGroup}
+	}
+	for _, n := range h.nodes {
+		if n.place.Replica == to && n.downSince.IsZero() {
+			h.leadLocked(n.place.Node)
+			return nil
+		}
+	}
+	return raftlog.Retry(raftlog.ErrTransferFailed)
 }

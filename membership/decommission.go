@@ -269,7 +269,8 @@ func (e *ForgetError) Unwrap() error { return raftlog.ErrRefused }
 // group 1 may be taken out of it, and returns the change. It refuses, with a
 // *ForgetError, whatever has a member record or holds or is to hold a partition
 // (D6): such a member is decommissioned. assigned is the number of assignments,
-// planned ones too, that name the replica's node.
+// planned ones too, that may be of the replica's node: those of nodes that are no
+// members, since of a replica without a record nobody knows the node.
 func Forget(f *Facts, r raftlog.ReplicaID, assigned uint64) (raftlog.Change, error) {
 	refused := func(format string, args ...any) (raftlog.Change, error) {
 		return raftlog.Change{}, &ForgetError{r, fmt.Sprintf(format, args...)}
@@ -278,7 +279,7 @@ func Forget(f *Facts, r raftlog.ReplicaID, assigned uint64) (raftlog.Change, err
 	case k != nil:
 		return refused("it is the member %q (%v): decommission it", k.Name, k.Node)
 	case assigned > 0:
-		return refused("its node has %d partition replicas", assigned)
+		return refused("nodes that are no members have %d partition replicas", assigned)
 	case SeatOf(f.Conf, r) == SeatNone:
 		return refused("it is in no configuration")
 	}

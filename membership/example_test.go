@@ -155,6 +155,10 @@ func (g group) Resign(ctx context.Context, successors ...raftlog.ReplicaID) erro
 	return g.Group().Resign(ctx, successors...)
 }
 
+func (g group) TransferLeadership(ctx context.Context, to raftlog.ReplicaID) error {
+	return g.Group().TransferLeadership(ctx, to)
+}
+
 func random(p []byte) { _, _ = rand.Read(p) }
 
 // save makes what this life remembers durable.

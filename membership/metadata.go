@@ -18,6 +18,7 @@ type Metadata interface {
 	NewestApplied() metastore.CommandType
 	Tombstone(raftlog.Nonce) (metastore.Tombstone, bool, error)
 	Load(raftlog.NodeID) (replicas, leads uint64, err error)
+	Orphans() (uint64, error)
 
 	Admit(context.Context, metastore.Admission) (metastore.Member, error)
 	SetAddress(context.Context, raftlog.NodeID, raftlog.Nonce, string) error
@@ -34,4 +35,5 @@ type Group interface {
 	Status() raftlog.Status
 	ChangeMembers(context.Context, raftlog.Change) error
 	Resign(ctx context.Context, successors ...raftlog.ReplicaID) error
+	TransferLeadership(ctx context.Context, to raftlog.ReplicaID) error
 }

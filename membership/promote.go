@@ -12,8 +12,38 @@ type Promotion struct {
 	// Status is StatusVoter if it votes already, StatusPromoted if Change makes it
 	// a voter, StatusDeferred if not now: Reason says why.
 	Status Status
-	Reason string
+	Why    Deferral // with StatusDeferred
+	Reason string   // the same for a person
 	Change raftlog.Change
+}
+
+// Deferral is why a learner gets no vote now, for programs.
+type Deferral uint8
+
+const (
+	DeferredNoRecord    Deferral = iota + 1 // no member record of this life
+	DeferredNoLearner                       // it is in no configuration yet
+	DeferredDead                            // it is marked dead
+	DeferredDraining                        // it is on its way out
+	DeferredObserver                        // it never votes
+	DeferredNewLeader                       // the leader has led for less than PromoteAfter
+	DeferredUnreachable                     // a call to it failed within FailureMemory
+	DeferredBehind                          // it is not caught up
+	DeferredStandby                         // there are MaxVoters voters: it stands by
+	DeferredChanging                        // another change of the configuration is under way
+	DeferredOldLife                         // the life that it replaces speaks, or does not leave yet
+	DeferredQuorum                          // too few of the voters after it would be alive
+	newestDeferral      = DeferredQuorum
+)
+
+// String is the reason in a word, distinct for each.
+func (d Deferral) String() string {
+	names := [...]string{"none", "no-record", "no-learner", "dead", "draining", "observer", "new-leader", "unreachable",
+		"behind", "standby", "changing", "old-life", "quorum"}
+	if int(d) < len(names) {
+		return names[d]
+	}
+	return fmt.Sprintf("deferral(%d)", uint8(d))
 }
 
 // Promote decides about a learner that asks a leader (f.Leads) for a vote. It
@@ -30,64 +60,64 @@ type Promotion struct {
 // voters there are, while the old one is silent and every voter whose disk is not
 // lost has durably committed the change before (J17, R21).
 func Promote(f *Facts, node raftlog.NodeID, nonce raftlog.Nonce) Promotion {
-	deferred := func(format string, args ...any) Promotion {
-		return Promotion{Status: StatusDeferred, Reason: fmt.Sprintf(format, args...)}
+	deferred := func(why Deferral, format string, args ...any) Promotion {
+		return Promotion{Status: StatusDeferred, Why: why, Reason: fmt.Sprintf(format, args...)}
 	}
 	k := f.member(node)
 	if k == nil || k.Nonce != nonce {
-		return deferred("no member record of this life")
+		return deferred(DeferredNoRecord, "no member record of this life")
 	}
 	if k.Seat == SeatVoter {
 		return Promotion{Status: StatusVoter}
 	}
-	if why := f.unfit(k); why != "" {
-		return deferred("%s", why)
+	if why, text := f.unfit(k); why != 0 {
+		return deferred(why, "%s", text)
 	}
 	old := f.member(k.Liveness.Replaces)
 	takesOver := old != nil && old.Seat == SeatVoter
 	if !takesOver && len(f.Conf.Voters) >= f.Rules.MaxVoters {
-		return deferred("it stands by: there are %d voters of at most %d", len(f.Conf.Voters), f.Rules.MaxVoters)
+		return deferred(DeferredStandby, "it stands by: there are %d voters of at most %d", len(f.Conf.Voters), f.Rules.MaxVoters)
 	}
 	if ok, why := f.steady(); !ok {
-		return deferred("%s", why)
+		return deferred(DeferredChanging, "%s", why)
 	}
 	change := raftlog.Change{Voters: []raftlog.ReplicaID{k.Replica}}
 	if takesOver {
 		switch {
 		case !f.replaceable(old):
-			return deferred("the life that it replaces, %v, must be silent for %v under one leader", old.Node, f.Rules.ReplaceAfter)
+			return deferred(DeferredOldLife, "the life that it replaces, %v, must be silent for %v under one leader", old.Node, f.Rules.ReplaceAfter)
 		case old.Liveness.Departure != metastore.Leaves:
-			return deferred("the life that it replaces, %v, is not leaving yet", old.Node)
+			return deferred(DeferredOldLife, "the life that it replaces, %v, is not leaving yet", old.Node)
 		case !f.settled():
-			return deferred("not every voter has durably committed the last change of the configuration")
+			return deferred(DeferredChanging, "not every voter has durably committed the last change of the configuration")
 		}
 		change.Remove = []raftlog.ReplicaID{old.Replica}
 	}
 	if after := f.after(change); !f.quorum(after, f.alive) {
-		return deferred("too few of the %d voters after it would be alive", len(after.Voters))
+		return deferred(DeferredQuorum, "too few of the %d voters after it would be alive", len(after.Voters))
 	}
 	return Promotion{Status: StatusPromoted, Change: change}
 }
 
-// unfit says why a learner may not vote now, "" if it may.
-func (f *Facts) unfit(k *Known) string {
+// unfit says why a learner may not vote now, 0 if it may.
+func (f *Facts) unfit(k *Known) (Deferral, string) {
 	switch {
 	case k.Seat != SeatLearner:
-		return "it is not a learner yet"
+		return DeferredNoLearner, "it is not a learner yet"
 	case k.Liveness.Dead:
-		return "it is marked dead"
+		return DeferredDead, "it is marked dead"
 	case k.Liveness.Draining():
-		return "it is draining"
+		return DeferredDraining, "it is draining"
 	case k.Liveness.Observer:
-		return "it is an observer"
+		return DeferredObserver, "it is an observer"
 	case f.LedFor < f.Rules.PromoteAfter:
-		return fmt.Sprintf("the leader has led for less than %v", f.Rules.PromoteAfter)
+		return DeferredNewLeader, fmt.Sprintf("the leader has led for less than %v", f.Rules.PromoteAfter)
 	case k.Unreachable >= 0 && k.Unreachable < f.Rules.FailureMemory:
-		return fmt.Sprintf("a call to it failed within the last %v", f.Rules.FailureMemory)
+		return DeferredUnreachable, fmt.Sprintf("a call to it failed within the last %v", f.Rules.FailureMemory)
 	case !k.CaughtUp || k.Idle > f.Rules.CaughtUpWithin:
-		return "it is not caught up"
+		return DeferredBehind, "it is not caught up"
 	}
-	return ""
+	return 0, ""
 }
 
 // after is the configuration that a change leads to.
@@ -145,7 +175,7 @@ func Standby(f *Facts) *raftlog.Change {
 func (f *Facts) standby() *Known {
 	for i := range f.Members {
 		k := &f.Members[i]
-		if k.Seat != SeatLearner || f.unfit(k) != "" || k.Silent > f.Rules.DeadAfter {
+		if why, _ := f.unfit(k); why != 0 || k.Silent > f.Rules.DeadAfter {
 			continue
 		}
 		if old := f.member(k.Liveness.Replaces); old != nil && old.Seat == SeatVoter {

@@ -270,6 +270,8 @@ const (
 	EventBlocked  EventKind = "blocked"
 	EventRemoved  EventKind = "removed"
 	EventVersion  EventKind = "version" // of the cluster
+	// EventForgotten: a replica that no member is was taken out of group 1.
+	EventForgotten EventKind = "forgotten"
 )
 
 // Event is something that happened to a member, as the leader saw it.
@@ -297,23 +299,4 @@ func (s *Steward) Plan(node raftlog.NodeID, force bool) (Plan, error) {
 		k.Assigned = s.load(node)
 	}
 	return PlanDecommission(f, node, force)
-}
-
-// Forget takes a replica that is left over, of a node that is no member, out of
-// the configuration of group 1. *ForgetError (Refused), *raftlog.NotLeaderError
-// (Retry), and the errors of a change of the configuration.
-func (s *Steward) Forget(ctx context.Context, node raftlog.NodeID, replica raftlog.ReplicaID) error {
-	assigned := s.load(node)
-	var refused error
-	err := s.changeSeats(ctx, func(f *Facts) *raftlog.Change {
-		var c raftlog.Change
-		if c, refused = Forget(f, replica, assigned); refused != nil {
-			return nil
-		}
-		return &c
-	})
-	if refused != nil {
-		return refused
-	}
-	return err
 }

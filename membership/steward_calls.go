@@ -21,6 +21,8 @@ func (s *Steward) HandleCall(ctx context.Context, method string, req []byte) ([]
 	switch method {
 	case MethodBacklog:
 		return s.answerBacklog(req)
+	case MethodOrder:
+		return s.order(ctx, req)
 	case MethodJoin:
 		var j JoinRequest
 		if j, err = DecodeJoinRequest(req); err == nil {
@@ -243,25 +245,13 @@ func (s *Steward) serve(ctx context.Context, method string, r MemberRequest) (Re
 
 // promote answers a learner that asks for a vote.
 func (s *Steward) promote(ctx context.Context, k *Known) (Reply, error) {
-	var p Promotion
-	err := s.changeSeats(ctx, func(f *Facts) *raftlog.Change {
-		if p = Promote(f, k.Node, k.Nonce); p.Status == StatusPromoted {
-			return &p.Change
-		}
-		return nil
-	})
+	p, err := s.changeSeat(ctx, k)
 	var notLeader *raftlog.NotLeaderError
 	switch {
-	case errors.Is(err, errNothing):
 	case errors.As(err, &notLeader):
 		return s.elsewhere(), nil
-	case errors.Is(err, raftlog.ErrChangePending), errors.Is(err, raftlog.ErrNotActive):
-		p = Promotion{Status: StatusDeferred, Reason: "another change of the configuration is under way"}
 	case err != nil:
 		return Reply{}, err
-	default:
-		s.cfg.Logger.Info("a learner is a voter", zap.String("name", k.Name), zap.Stringer("id", k.Node))
-		s.tell(Event{Kind: EventPromoted, Node: k.Node, Name: k.Name})
 	}
 	return s.accepted(k.Member, p.Status, p.Reason, false), nil
 }

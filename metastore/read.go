@@ -159,6 +159,34 @@ func (s *Store) Load(node raftlog.NodeID) (replicas, leads uint64, err error) {
 	return replicas, leads, err
 }
 
+// Orphans returns how many replicas are assigned to nodes that are no members,
+// those that moves bring in included, as this node knows it (stale). A member is
+// not removed while it has any, so that there are none unless something went
+// wrong. ErrUnavailable until this node has caught up once.
+func (s *Store) Orphans() (n uint64, err error) {
+	if !s.AppliedCaughtUp() || s.Failed() != nil {
+		return 0, s.unavailable()
+	}
+	s.machine.read(func(c *catalog) {
+		orphan := func(a Assignment) {
+			if _, ok := c.member(a.Node); !ok {
+				n++
+			}
+		}
+		for _, t := range c.topics {
+			for _, p := range t.Partitions {
+				for _, a := range p.Replicas {
+					orphan(a)
+				}
+				if p.Target != nil {
+					orphan(p.Target.Add)
+				}
+			}
+		}
+	})
+	return n, nil
+}
+
 // Moves returns the moves that are under way, as this node knows them (stale).
 func (s *Store) Moves() (all []Move) {
 	s.machine.read(func(c *catalog) { all = slices.Clone(c.moves) })

@@ -73,6 +73,8 @@
 //	                                                                unknown), CallTimeout
 //	                                                                without a leader (retry)
 //	NewReader      the topic, a replica that can answer             ctx (retry)
+//	Transfer-      a leader, and that the other replica leads       ctx (unknown), CallTimeout
+//	 Leadership                                                     without a leader (retry)
 //	Fetch          a record                                         ctx (retry)
 //	Producer.Close the answers to all that was produced             ctx (unknown)
 //

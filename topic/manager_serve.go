@@ -22,11 +22,12 @@ const maxFetchBytes = 4 << 20
 // request.
 func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	serve := map[string]func(context.Context, *replica, byte, []byte) ([]byte, error){
-		methodProduce: m.serveProduce,
-		methodFetch:   m.serveFetch,
-		methodOffsets: m.serveOffsets,
-		methodSince:   m.serveSince,
-		methodSeal:    m.serveSeal,
+		methodProduce:  m.serveProduce,
+		methodFetch:    m.serveFetch,
+		methodOffsets:  m.serveOffsets,
+		methodSince:    m.serveSince,
+		methodSeal:     m.serveSeal,
+		methodTransfer: m.serveTransfer,
 	}[method]
 	if serve == nil {
 		return nil, raftlog.Refused(fmt.Errorf("topic: no call %q", method))

@@ -28,6 +28,7 @@ import (
 //	topic.offsets   22                     nothing more
 //	topic.since     22    8  stamp         ms since 1970 UTC
 //	topic.seal      22                     nothing more
+//	topic.transfer  22    8  replica       that is to lead
 //
 // A response says what became of the call, so that errors survive whatever
 // network the host has:
@@ -50,12 +51,14 @@ import (
 //	                                       stamp or later; the high watermark if
 //	                                       there is none
 //	topic.seal       2                     nothing more
+//	topic.transfer   2                     nothing more
 const (
-	methodProduce = "topic.produce"
-	methodFetch   = "topic.fetch"
-	methodOffsets = "topic.offsets"
-	methodSince   = "topic.since"
-	methodSeal    = "topic.seal"
+	methodProduce  = "topic.produce"
+	methodFetch    = "topic.fetch"
+	methodOffsets  = "topic.offsets"
+	methodSince    = "topic.since"
+	methodSeal     = "topic.seal"
+	methodTransfer = "topic.transfer"
 
 	wireVersion = 1
 
