@@ -38,8 +38,9 @@ type cluster struct {
 	loss float64
 	// meet, if not nil, sees every call that arrives; an error refuses it.
 	meet func(from, to raftlog.NodeID, method string) error
-	// flow, if not nil, sees what streams bring to a node; an error breaks one.
-	flow    func(to, from raftlog.NodeID, bytes int) error
+	// flow, if not nil, sees what streams bring to a node, and may change it; an
+	// error breaks one.
+	flow    func(to, from raftlog.NodeID, b []byte) error
 	streams []stream
 }
 

@@ -3,13 +3,10 @@ package topic_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,96 +19,6 @@ import (
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
 )
-
-// pipe is one end of a stream between two nodes. It breaks when one of them
-// stops, and says nothing more when one is cut off.
-type pipe struct {
-	r    *io.PipeReader
-	w    *io.PipeWriter
-	cut  func() bool
-	meet func(n int) error // sees what is read here
-}
-
-func (p *pipe) Read(b []byte) (int, error) {
-	n, err := p.r.Read(b)
-	for p.cut() {
-		pass(100 * time.Millisecond)
-	}
-	if err == nil && p.meet != nil {
-		if err := p.meet(n); err != nil {
-			return 0, err
-		}
-	}
-	return n, err
-}
-
-func (p *pipe) Write(b []byte) (int, error) { return p.w.Write(b) }
-
-func (p *pipe) CloseWrite() error { return p.w.Close() }
-
-func (p *pipe) Close() error {
-	p.r.CloseWithError(io.ErrClosedPipe)
-	return p.w.CloseWithError(errors.New("the stream broke"))
-}
-
-// stream is a pair of pipes that breaks with either of its nodes.
-type stream struct {
-	from, to raftlog.NodeID
-	broken   func()
-}
-
-// breakStreams breaks the streams of nodes that stop.
-func (c *cluster) breakStreams(ids []raftlog.NodeID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.streams = slices.DeleteFunc(c.streams, func(s stream) bool {
-		gone := slices.Contains(ids, s.from) || slices.Contains(ids, s.to)
-		if gone {
-			s.broken()
-		}
-		return gone
-	})
-}
-
-// OpenStream is the node's topic.Streamer.
-func (n *node) OpenStream(ctx context.Context, to raftlog.NodeID, method string) (topic.Stream, error) {
-	c := n.cluster
-	travel(ctx)
-	target := c.node(to)
-	if target == nil || !c.connected(n.id, to) {
-		return nil, raftlog.Retry(errors.New("it cannot be reached"))
-	}
-	var here, there pipe
-	here.r, there.w = io.Pipe()
-	there.r, here.w = io.Pipe()
-	ctx, cancel := context.WithCancel(ctx)
-	gone := func() bool { return c.node(to) != target || c.node(n.id) != n }
-	cut := func() bool { return !c.connected(n.id, to) && ctx.Err() == nil && !gone() }
-	here.cut, there.cut = cut, cut
-	here.meet = func(size int) error {
-		if gone() {
-			return errors.New("the stream broke")
-		}
-		c.mu.Lock()
-		meet := c.flow
-		c.mu.Unlock()
-		if meet != nil {
-			return meet(n.id, to, size)
-		}
-		return nil
-	}
-	c.mu.Lock()
-	c.streams = append(c.streams, stream{n.id, to, cancel})
-	c.mu.Unlock()
-	context.AfterFunc(ctx, func() { here.Close(); there.Close() })
-	go func() {
-		defer cancel()
-		defer there.Close()
-		_ = target.topics.HandleStream(ctx, n.id, method, &there)
-		_, _ = io.Copy(io.Discard, there.r) // until the other end is done
-	}()
-	return &here, nil
-}
 
 // newMoves starts nodes of which all but the first three hold nothing at first.
 func newMoves(t *testing.T, n int, seed uint64, config func(*topic.Config)) *cluster {
@@ -391,41 +298,6 @@ func TestAReplicaMoves(t *testing.T) {
 	}
 }
 
-// Property: R24 (red: a fill that was interrupted began anew; open: a receiver that crashes, damage)
-//
-// Streams of two senders break in the middle of a fill: it goes on from another
-// one, and what came is not sent again.
-func TestAFillGoesOnElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newMoves(t, 4, 1, func(cfg *topic.Config) { cfg.FillBytesPerSecond = 1 << 20 })
-		top, err := c.node(1).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{})
-		require.NoError(t, err)
-		load := c.node(2).produceSteadily(t, "orders", 0, 20_000)
-		pass(time.Second)
-		want := load.end(t)
-		to := c.off("orders", 0)
-		var got atomic.Int64
-		broken := map[raftlog.NodeID]bool{}
-		c.mu.Lock()
-		c.flow = func(_, from raftlog.NodeID, n int) error {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if got.Add(int64(n)) > int64(len(broken)+1)*1_200_000 && !broken[from] {
-				broken[from] = true
-				return errors.New("the stream broke")
-			}
-			return nil
-		}
-		c.mu.Unlock()
-		require.NoError(t, c.node(to).topics.MoveReplica(t.Context(), at("orders", 0), c.on("orders", 0)[2], to))
-		c.moved("orders", 0)
-		require.GreaterOrEqual(t, len(broken), 2, "it was interrupted")
-		size := int64(c.node(to).topics.OpenGroup(top.Incarnation, 0).Log().Position().NextOffset) * 20_000
-		require.Less(t, got.Load(), size*3/2, "nothing came twice")
-		requireOn(t, c.node(to), top, 0, want)
-	})
-}
-
 // Property: M3 (red: a destination that is dead was waited for without end; open: heartbeats)
 //
 // A destination that dies is waited for, two minutes by the leader's own clock,
@@ -541,38 +413,6 @@ func TestANodeIsEmptiedAndFilled(t *testing.T) {
 			return lacking == 6
 		})
 	})
-}
-
-// A topic is deleted, and made again, at any moment of a move: nothing of the
-// old life is served or left in the way, and the new one can be written.
-func TestATopicIsDeletedWhileAReplicaMoves(t *testing.T) {
-	for delay := range runs(8) {
-		t.Run(fmt.Sprint("after ", delay*120, " ms"), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newMoves(t, 4, 1, func(cfg *topic.Config) { cfg.FillBytesPerSecond = 1 << 20 })
-				_, err := c.node(1).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{})
-				require.NoError(t, err)
-				load := c.node(2).produceSteadily(t, "orders", 0, 4000)
-				pass(time.Second)
-				load.end(t)
-				require.NoError(t, c.node(2).topics.MoveReplica(t.Context(), at("orders", 0), c.on("orders", 0)[1], c.off("orders", 0)))
-				pass(time.Duration(delay) * 120 * time.Millisecond)
-				require.NoError(t, c.node(1).topics.DeleteTopic(t.Context(), "orders"))
-				for _, n := range c.running() {
-					settle(t, "quarantined", func() bool { return len(n.dirs()) == 0 })
-				}
-				require.Empty(t, c.node(1).meta.Moves())
-				c.create("orders", 1)
-				p := producer(t, c.node(3), topic.ProducerConfig{})
-				at, err := p.Produce(t.Context(), "orders", record("new"))
-				require.NoError(t, err)
-				require.Zero(t, at[0].Offset)
-				for _, n := range c.running() {
-					require.Equal(t, []string{"new"}, n.dump("orders", 0))
-				}
-			})
-		})
-	}
 }
 
 // Replicas move all the time, while nodes crash, are cut off, and lose power.

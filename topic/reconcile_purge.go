@@ -34,12 +34,13 @@ func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]
 		if wanted[inc] {
 			continue
 		}
-		if err := rc.purgeTopic(ctx, d); err != nil {
+		switch gone, err := rc.purgeTopic(ctx, d); {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("topic: purge %s: %w", d.Dir, err))
-			continue
+		case gone:
+			delete(rc.dirs, inc)
+			rc.letGo(inc)
 		}
-		delete(rc.dirs, inc)
-		rc.letGo(inc)
 	}
 	return errors.Join(errs...)
 }
@@ -105,21 +106,24 @@ func below(replica, topic string) bool {
 	return len(replica) > len(topic) && replica[:len(topic)] == topic && replica[len(topic)] == '/'
 }
 
-func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) error {
+// purgeTopic moves the directory of a topic that is no more to quarantine; false:
+// the topic lives. Its replicas that were here may all be elsewhere now: then
+// their directory waits for the topic's end.
+func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) (gone bool, err error) {
 	t, err := rc.cfg.Meta.TopicByIncarnation(d.Incarnation)
 	reason := "no record of the metadata names it"
 	switch {
 	case err == nil && t.State == metastore.TopicDeleted:
 		reason = "deleted"
 	case err == nil:
-		return nil // a record came since, which is for the next pass
+		return false, nil
 	case !errors.Is(err, metastore.ErrTopicNotFound):
-		return err
+		return false, err
 	}
 	if err := rc.setAside(ctx, d); err != nil {
-		return err
+		return false, err
 	}
-	return rc.quarantine(d.TopicDir, reason)
+	return true, rc.quarantine(d.TopicDir, reason)
 }
 
 func (rc *reconciler) quarantine(t storage.TopicDir, reason string) error {

@@ -1,6 +1,10 @@
 package topic
 
-import "github.com/stelelog/stele/storage"
+import (
+	"io"
+
+	"github.com/stelelog/stele/storage"
+)
 
 // What the tests of the calls see of them.
 
@@ -35,7 +39,6 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"sealed", responseHead(0)},
 		{"since", encodeSince(a, 1_700_000_000_000)},
 		{"since_is", encodeSinceIs(offsets{2, 12, 7})},
-		{"transfer", encodeTransfer(a, 21)},
 	}
 }
 
@@ -49,8 +52,7 @@ func DecodeAll(data []byte) []error {
 	_, are := decodeOffsets(data)
 	_, since := decodeSince(body)
 	_, sinceIs := decodeSinceIs(data)
-	_, transfer := decodeTransfer(body)
-	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer}
+	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs}
 }
 
 // EncodeProduce is the call that appends a batch.
@@ -70,4 +72,18 @@ func EncodeFetch(i storage.Incarnation, partition uint32, from storage.Offset) [
 func DecodeFetched(resp []byte) ([]byte, error) {
 	f, err := decodeFetched(resp)
 	return f.Data, err
+}
+
+// EncodeFill asks for the log of a partition, on behalf of a replica.
+func EncodeFill(i storage.Incarnation, partition uint32, g storage.GroupID, r storage.ReplicaID) []byte {
+	return fillRequest{address: address{i, partition}, group: g, replica: r}.encode()
+}
+
+// RefusedFill returns why a fill is refused; nil: it is not.
+func RefusedFill(r io.Reader) error {
+	kind, body, err := readFill(r, nil)
+	if err == nil && kind == fillRefused {
+		err = fillError(body)
+	}
+	return err
 }
