@@ -41,24 +41,35 @@ func newCluster(binary, dir string, n, spare int, w *network) (*cluster, error) 
 	}
 	c := &cluster{binary: binary, dir: dir, net: w, http: &http.Client{Timeout: 3 * time.Second}}
 	var peers, addrs []string
-	for i := range n {
+	for i := range n + spare {
 		addrs = append(addrs, w.addr(i, 0, ports))
+	}
+	for i := range n {
 		peers = append(peers, fmt.Sprintf("%s=%s@%s", nodeName(i), addrs[i], w.addr(i, 1, ports)))
 	}
 	for i := range n + spare {
 		x := &node{name: nodeName(i), http: w.addr(i, 1, ports)}
 		x.dir, x.log = filepath.Join(dir, x.name), filepath.Join(dir, x.name+".log")
 		args := []string{binary, "node", "-name", x.name, "-dir", x.dir}
+		x.joins = w.inside(i, append(args, "-join", strings.Join(addrs, ","), "-advertise", w.addr(i, 0, ports), "-http", x.http)...)
+		x.command = x.joins
 		if i < n {
-			args = append(args, "-peers", strings.Join(peers, ","))
+			x.command = w.inside(i, append(args, "-peers", strings.Join(peers, ","))...)
 			x.member.Store(true)
-		} else {
-			args = append(args, "-join", strings.Join(addrs, ","), "-advertise", w.addr(i, 0, ports), "-http", x.http)
 		}
-		x.command = w.inside(i, args...)
 		c.nodes = append(c.nodes, x)
 	}
 	return c, nil
+}
+
+// outsiders are the nodes that are no members, in order.
+func (c *cluster) outsiders() (all []int) {
+	for i, n := range c.nodes {
+		if !n.member.Load() {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // members are the nodes that should serve, in order.
@@ -98,6 +109,7 @@ func freePorts(n int) (ports []int, err error) {
 type node struct {
 	name, http, dir, log string
 	command              []string
+	joins                []string    // the command of one that joins a running cluster
 	member               atomic.Bool // clients know it, and it should serve
 
 	mu      sync.Mutex
@@ -236,6 +248,13 @@ func (n *node) exit(ctx context.Context) (int, error) {
 	}
 }
 
+// renew takes away all that a node that does not run has. It joins when it is
+// started: whom it was founded with may be gone.
+func (n *node) renew() error {
+	n.command = n.joins
+	return os.RemoveAll(n.dir)
+}
+
 // killAll ends everything.
 func (c *cluster) killAll() {
 	for _, n := range c.nodes {
@@ -312,10 +331,8 @@ func (c *cluster) busiest(ctx context.Context) int {
 // must be so many replicas, of which a majority holds the records below ends.
 func (c *cluster) inspect(ctx context.Context, topic string, replicas int, ends []int64) error {
 	args := []string{"inspect", "-json"}
-	for _, n := range c.nodes {
-		if _, err := os.Stat(n.dir); err == nil { // it was a member, and may be no more
-			args = append(args, n.dir)
-		}
+	for _, i := range c.members() {
+		args = append(args, c.nodes[i].dir)
 	}
 	cmd := exec.CommandContext(ctx, c.binary, args...)
 	var text strings.Builder

@@ -47,12 +47,17 @@
 //
 //	go run ./internal/campaign -story rolling -times 3
 //	go run ./internal/campaign -story grow
+//	go run ./internal/campaign -story harm -times 2 -seed 3
+//	go run ./internal/campaign -story mix -rounds 60 -seed 3
 //
 //	rolling   5 nodes; each is stopped in good order and started again, one after the
 //	          other; then each is killed (kill -9) and started again
 //	grow      3 nodes; four join, of which two get votes and two stand by; a standby, the
 //	          leader of the metadata and two voters are decommissioned, and end with
 //	          status 3; of the three that are left each holds everything
+//	harm      nodes join and leave, and are killed, paused, wiped or dead meanwhile, as is
+//	          who leads: harm.go has the steps, and the seed their moments
+//	mix       rounds, of which every third is one of these steps
 //
 // Each step tells how long it took, and the longest pause between two records that
 // were acknowledged, of each partition. For that, records are written to each

@@ -69,6 +69,21 @@ func (s *clusterState) last(seat, but string) (name string) {
 	return name
 }
 
+// find is the newest life of a name.
+func (s *clusterState) find(name string) (last memberState) {
+	for _, m := range s.Members {
+		if m.Name == name && m.ID >= last.ID {
+			last = m
+		}
+	}
+	return last
+}
+
+// settled: all that there are have what they are to have.
+func (s *clusterState) settled() bool {
+	return s.balanced() && s.seats("voter") == min(len(s.Members), voteLimit)
+}
+
 func (s *clusterState) has(name string) bool {
 	for _, m := range s.Members {
 		if m.Name == name {

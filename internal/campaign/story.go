@@ -24,6 +24,8 @@ func stories() []story {
 	return []story{
 		{"rolling", "restart each of 5 nodes in good order, then each by kill -9", 5, 0, rollingStory},
 		{"grow", "3 nodes become 7, and 3 again, of which two are others", 3, 4, growStory},
+		{"harm", "as grow, in another order, and whoever matters is killed, paused, wiped or dead meanwhile", 3, 4, harmStory},
+		{"mix", "rounds as without a story, of which every third is a step of harm", 3, 4, mixStory},
 	}
 }
 
@@ -159,20 +161,11 @@ func growStory(ctx context.Context, c *campaign) error {
 	for _, some := range [][]int{spare[:1], spare[1:]} {
 		err := c.step(ctx, "start "+c.namesOf(some), func(ctx context.Context) error {
 			for _, i := range some {
-				if err := c.join(ctx, i); err != nil {
+				if err := c.cluster.nodes[i].start(); err != nil {
 					return err
 				}
 			}
-			for _, i := range some {
-				bound, cancel := context.WithTimeout(ctx, serveBound)
-				err := c.cluster.awaitReady(bound, i)
-				cancel()
-				if err != nil {
-					return err
-				}
-				c.cluster.nodes[i].member.Store(true)
-			}
-			return nil
+			return c.takenIn(ctx, some)
 		})
 		if err != nil {
 			return err
@@ -210,8 +203,19 @@ func growStory(ctx context.Context, c *campaign) error {
 	return wait(ctx, settle)
 }
 
-// join starts a node that is to become a member.
-func (c *campaign) join(_ context.Context, i int) error { return c.cluster.nodes[i].start() }
+// takenIn waits until nodes that join are ready: they are members from then on.
+func (c *campaign) takenIn(ctx context.Context, some []int) error {
+	for _, i := range some {
+		bound, cancel := context.WithTimeout(ctx, serveBound)
+		err := c.cluster.awaitReady(bound, i)
+		cancel()
+		if err != nil {
+			return err
+		}
+		c.cluster.nodes[i].member.Store(true)
+	}
+	return nil
+}
 
 // leave takes a member out, and waits until its process has ended.
 func (c *campaign) leave(ctx context.Context, name string) error {
@@ -226,16 +230,21 @@ func (c *campaign) leave(ctx context.Context, name string) error {
 		if err := c.cluster.decommission(ctx, name, false); err != nil {
 			return err
 		}
-		status, err := n.exit(ctx)
-		n.member.Store(false)
-		if err == nil && status != goneStatus {
-			err = fmt.Errorf("it ended with status %d, want %d; see %s", status, goneStatus, n.log)
-		}
-		if err != nil {
-			return err
-		}
-		return c.cluster.until(ctx, func(s *clusterState) bool { return !s.has(name) })
+		return c.gone(ctx, n)
 	})
+}
+
+// gone waits until a node that leaves is no member, and has ended as such.
+func (c *campaign) gone(ctx context.Context, n *node) error {
+	status, err := n.exit(ctx)
+	n.member.Store(false)
+	if err == nil && status != goneStatus {
+		err = fmt.Errorf("node %s ended with status %d, want %d; see %s", n.name, status, goneStatus, n.log)
+	}
+	if err != nil {
+		return err
+	}
+	return c.cluster.until(ctx, func(s *clusterState) bool { return !s.has(n.name) })
 }
 
 // stepUntil waits until the cluster is as it should be.
