@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/internal/invariant"
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -91,7 +92,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, refusedUnless(err)
 	}
 	n := &Node{cfg: cfg, log: cfg.Logger, store: store, disk: disk, net: &network{}, closed: make(chan struct{})}
-	n.life, n.end = context.WithCancel(context.Background())
+	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	n.mu.changed = make(chan struct{})
 	n.events = newEventLoop(n)
 	if err := n.start(ctx); err != nil {
@@ -261,7 +262,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		return err
 	}
 	groups := n.cfg.raftlog(id.Node, n.store, n.net)
-	groups.StepHook = n.events.stepHook()
+	groups.StepHook = stepHooks(n.events.stepHook(), invariant.From(ctx).Step)
 	groups.Removed = func(g raftlog.GroupID, r raftlog.ReplicaID) bool {
 		open := n.net.parts.Load()
 		return open != nil && open.meta.ReplicaDead(g, r)
@@ -295,6 +296,20 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	n.live(p, place, state.Joined != nil)
 	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", place.ClusterID), zap.Stringer("id", id.Node))
 	return nil
+}
+
+// stepHooks is what calls both; each may be nil.
+func stepHooks(a, b func(*raftlog.Core, *raftlog.Effects)) func(*raftlog.Core, *raftlog.Effects) {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(c *raftlog.Core, e *raftlog.Effects) {
+		a(c, e)
+		b(c, e)
+	}
 }
 
 // serving is ready for a call that has a context.

@@ -3,6 +3,7 @@ package metastore
 import (
 	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -75,6 +76,25 @@ func checkInvariants(v view) error {
 		}
 	}
 	return errors.Join(err, c.tx.err)
+}
+
+// fingerprint is a number that states have in common only if they are equal, but
+// for rare luck.
+func fingerprint(v view) uint64 {
+	h := fnv.New64a()
+	var n [8]byte
+	length := func(b []byte) []byte { binary.BigEndian.PutUint64(n[:], uint64(len(b))); return n[:] }
+	err := dump(v, func(key, value []byte) error {
+		for _, b := range [][]byte{key, value} {
+			_, _ = h.Write(length(b)) // never fails
+			_, _ = h.Write(b)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0
+	}
+	return h.Sum64()
 }
 
 // checker is one walk over a state.

@@ -22,6 +22,7 @@ type machine struct {
 	db     *database
 	newest CommandType // that it applies
 	log    *zap.Logger
+	watch  func(raftlog.Index, uint64, error) // of tests; nil: none
 
 	// trim lets go the front of the group's log, up to what the database has
 	// durably; nil: never. It is tried when the log has grown by trimEvery bytes.
@@ -243,6 +244,9 @@ func (m *machine) step(f func(*tx) error) error {
 		}
 		if err := m.db.write(t); err != nil {
 			return err
+		}
+		if m.watch != nil {
+			m.watch(at.Index, fingerprint(m.db.newest()), checkInvariants(m.db.newest()))
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()

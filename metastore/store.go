@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/stelelog/stele/internal/invariant"
 	"github.com/stelelog/stele/raftlog"
 )
 
@@ -67,14 +68,14 @@ func open(ctx context.Context, config Config, openGroup openGroup) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	s, err := openOn(db, config, openGroup)
+	s, err := openOn(ctx, db, config, openGroup)
 	if err != nil {
 		return nil, errors.Join(err, db.close())
 	}
 	return s, nil
 }
 
-func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
+func openOn(ctx context.Context, db *database, config Config, openGroup openGroup) (*Store, error) {
 	if err := db.settle(lastReset(&config)); err != nil {
 		return nil, err
 	}
@@ -82,6 +83,7 @@ func openOn(db *database, config Config, openGroup openGroup) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.watch = invariant.From(ctx).State
 	if err := m.seed(config.Genesis); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/stelelog/stele/internal/invariant"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -344,55 +345,16 @@ func (w *world) told(e event) {
 	}
 }
 
-// Sets of replicas.
-
-func voters(c raftlog.ConfState) []raftlog.ReplicaID {
-	return slices.Concat(c.Voters, c.VotersOutgoing)
-}
-
-func everyone(c raftlog.ConfState) []raftlog.ReplicaID {
-	return slices.Concat(c.Voters, c.VotersOutgoing, c.Learners, c.LearnersNext)
-}
+// The sets of replicas that a configuration has, under the names that the checks
+// use.
+var (
+	voters    = invariant.Voters
+	everyone  = invariant.Everyone
+	sameConf  = invariant.Same
+	quorum    = invariant.Quorum
+	intersect = invariant.Intersect
+)
 
 func inConf(c raftlog.ConfState, id raftlog.ReplicaID) bool {
-	return slices.Contains(c.Voters, id) || slices.Contains(c.VotersOutgoing, id) ||
-		slices.Contains(c.Learners, id) || slices.Contains(c.LearnersNext, id)
-}
-
-func sameConf(a, b raftlog.ConfState) bool {
-	return slices.Equal(a.Voters, b.Voters) && slices.Equal(a.Learners, b.Learners) &&
-		slices.Equal(a.VotersOutgoing, b.VotersOutgoing) && slices.Equal(a.LearnersNext, b.LearnersNext) &&
-		a.AutoLeave == b.AutoLeave
-}
-
-// quorum reports whether those that are in are a quorum, both while joint.
-func quorum(c raftlog.ConfState, in func(raftlog.ReplicaID) bool) bool {
-	majority := func(ids []raftlog.ReplicaID) bool {
-		n := 0
-		for _, id := range ids {
-			if in(id) {
-				n++
-			}
-		}
-		return n > len(ids)/2
-	}
-	return majority(c.Voters) && (len(c.VotersOutgoing) == 0 || majority(c.VotersOutgoing))
-}
-
-// intersect reports whether every quorum of a meets every quorum of b: no set
-// is one of a while the rest is one of b.
-func intersect(a, b raftlog.ConfState) bool {
-	all := append(voters(a), voters(b)...)
-	slices.Sort(all)
-	all = slices.Compact(all)
-	for set := range uint64(1) << len(all) {
-		in := func(id raftlog.ReplicaID) bool {
-			i, _ := slices.BinarySearch(all, id)
-			return set>>i&1 == 1
-		}
-		if quorum(a, in) && quorum(b, func(id raftlog.ReplicaID) bool { return !in(id) }) {
-			return false
-		}
-	}
-	return true
+	return slices.Contains(everyone(c), id)
 }

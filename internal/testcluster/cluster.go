@@ -17,6 +17,7 @@ package testcluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,9 @@ import (
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/internal/invariant"
 	"github.com/stelelog/stele/internal/simfs"
+	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -51,6 +54,7 @@ type Cluster struct {
 	members []*Member
 	peers   []stele.Peer
 	loads   []*Load // of all ledgers, ended or not
+	history *history
 
 	mu struct {
 		sync.Mutex
@@ -80,14 +84,19 @@ func Run(t *testing.T, opts Options, f func(c *Cluster)) {
 		if opts.Faults == (transport.Faults{}) {
 			opts.Faults = transport.Faults{MinLatency: 200 * time.Microsecond, MaxLatency: 2 * time.Millisecond}
 		}
-		c := &Cluster{T: t, Net: transport.NewNetwork(opts.Seed, clock.System()), opts: opts}
+		c := &Cluster{T: t, Net: transport.NewNetwork(opts.Seed, clock.System()), opts: opts, history: newHistory()}
 		c.Net.SetFaults(opts.Faults)
 		c.mu.down = map[int]bool{}
 		for i := range opts.Nodes {
 			m := c.add(i)
 			c.peers = append(c.peers, stele.Peer{Name: m.Name, Addr: m.Addr})
 		}
-		defer c.stopAll()
+		defer func() {
+			c.stopAll()
+			for _, v := range c.Violations() {
+				t.Errorf("seed %d: %s", opts.Seed, v)
+			}
+		}()
 		f(c)
 	})
 }
@@ -150,7 +159,7 @@ func (c *Cluster) Config(i int) stele.Config {
 
 // Open starts member i and returns Open's error.
 func (c *Cluster) Open(i int) error {
-	node, err := stele.Open(c.T.Context(), c.Config(i))
+	node, err := stele.Open(invariant.With(c.T.Context(), c.watch(i)), c.Config(i))
 	if err != nil {
 		return err
 	}
@@ -199,6 +208,20 @@ func (c *Cluster) Acked(i int, f func()) {
 	if !c.mu.down[i] {
 		f()
 	}
+}
+
+// Violations returns what members did that no cluster may do: see history. Run
+// fails a test for them; this is for one that would rather know at once.
+func (c *Cluster) Violations() []string { return c.history.violations() }
+
+// Conf returns the newest configuration that any member applied of a raft group.
+func (c *Cluster) Conf(group raftlog.GroupID) raftlog.ConfState {
+	c.history.mu.Lock()
+	defer c.history.mu.Unlock()
+	if g := c.history.groups[group]; g != nil && len(g.confs) > 0 {
+		return g.confs[len(g.confs)-1].conf
+	}
+	return raftlog.ConfState{}
 }
 
 // takeDown fences member i: from now on nobody hears of it.
@@ -307,6 +330,19 @@ func (c *Cluster) Close(i int) {
 	defer cancel()
 	require.NoError(c.T, c.members[i].node.Close(ctx))
 	c.members[i].node = nil
+}
+
+// MoveTo gives member i, which must be down, another address. Those that list it
+// as an initial member read that when they are started again.
+func (c *Cluster) MoveTo(i int, addr string) {
+	m := c.members[i]
+	c.peers = slices.Clone(c.peers)
+	for k := range c.peers {
+		if c.peers[k].Name == m.Name {
+			c.peers[k].Addr = addr
+		}
+	}
+	m.Addr = addr
 }
 
 // Wipe gives member i, which must be down, an empty disk.

@@ -2,6 +2,7 @@ package testcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele"
-	"github.com/stelelog/stele/storage"
 )
 
 // Ledger remembers what a load was told: which record is where. It is safe for
@@ -57,6 +57,7 @@ func (l *Ledger) Acked() (n int) {
 
 // Load is a set of producers that go on until Stop.
 type Load struct {
+	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -65,19 +66,39 @@ type Load struct {
 // sends batches of unique records one after the other; one whose node goes down
 // ends.
 func (l *Ledger) StartLoad(perNode, partitions int, think time.Duration) *Load {
-	ctx, cancel := context.WithCancel(context.Background())
-	load := &Load{cancel: cancel}
-	l.c.loads = append(l.c.loads, load)
+	load := l.newLoad()
 	for i := range l.c.Size() {
-		node := l.c.Node(i)
-		if node == nil {
-			continue
-		}
-		for k := range perNode {
-			load.wg.Go(func() { l.produce(ctx, i, k, node, partitions, think) })
+		if l.c.Node(i) != nil {
+			load.on(l, i, perNode, partitions, think)
 		}
 	}
 	return load
+}
+
+// StartLoadOn does that on one member, which runs; it waits for the node to be
+// ready.
+func (l *Ledger) StartLoadOn(i, producers, partitions int, think time.Duration) *Load {
+	load := l.newLoad()
+	load.on(l, i, producers, partitions, think)
+	return load
+}
+
+func (l *Ledger) newLoad() *Load {
+	load := &Load{}
+	load.ctx, load.cancel = context.WithCancel(context.Background())
+	l.c.loads = append(l.c.loads, load)
+	return load
+}
+
+func (load *Load) on(l *Ledger, i, producers, partitions int, think time.Duration) {
+	node := l.c.Node(i)
+	for k := range producers {
+		load.wg.Go(func() {
+			if node.WaitReady(load.ctx) == nil {
+				l.produce(load.ctx, i, k, node, partitions, think)
+			}
+		})
+	}
 }
 
 func (l *Ledger) produce(ctx context.Context, i, k int, node *stele.Node, partitions int, think time.Duration) {
@@ -99,10 +120,13 @@ func (l *Ledger) produce(ctx context.Context, i, k int, node *stele.Node, partit
 			records = append(records, stele.Record{Value: []byte(v)})
 		}
 		positions, err := p.ProduceTo(ctx, l.topic, uint32((i+k+n)%partitions), records...)
-		if err == nil {
+		switch code := node.Readiness().Code; {
+		case err == nil:
 			l.note(i, positions, values)
-		} else if n := node.Readiness(); n.Code == stele.Closed {
+		case code == stele.Closed || code == stele.Removed:
 			return
+		case !errors.Is(err, stele.ErrRetry) && !errors.Is(err, stele.ErrRefused) && !errors.Is(err, stele.ErrOutcomeUnknown):
+			l.c.T.Errorf("an error without an outcome: %v", err)
 		}
 		timer := time.NewTimer(think)
 		select {
@@ -171,48 +195,4 @@ func (c *Cluster) ReadAll(ctx context.Context, i int, p stele.TopicPartition) (v
 		require.NoError(c.T, view.Err(), "seed %d", c.opts.Seed)
 	}
 	return values
-}
-
-// CompareOffline reads the files of every member, which must be down, without
-// any node: offsets are gapless in each log, and logs of one group are equal as
-// far as both go. It returns how many records the longest logs hold in all.
-func (c *Cluster) CompareOffline() (records int) {
-	c.T.Helper()
-	longest := map[storage.GroupID][]storage.OfflineFrame{}
-	for _, m := range c.members {
-		o, err := storage.ReadOffline(m.FS, Dir)
-		require.NoError(c.T, err, "seed %d: %s", c.opts.Seed, m.Name)
-		for _, r := range o.Replicas {
-			frames := c.offlineLog(m, o, r)
-			other := longest[r.Group]
-			for k := range min(len(frames), len(other)) {
-				a, b := frames[k], other[k]
-				same := a.Index == b.Index && a.Term == b.Term && a.Verdict == b.Verdict && a.BaseOffset == b.BaseOffset && string(a.Payload) == string(b.Payload)
-				require.True(c.T, same, "seed %d: %v of %s differs at index %d of %v", c.opts.Seed, r.Replica, m.Name, a.Index, r.Group)
-			}
-			if len(frames) > len(other) {
-				longest[r.Group] = frames
-			}
-		}
-	}
-	for g, frames := range longest {
-		if n := len(frames); n > 0 && g != storage.MetadataGroup {
-			records += int(frames[n-1].BaseOffset) + int(frames[n-1].Count)
-		}
-	}
-	return records
-}
-
-// offlineLog returns the frames of a replica's log, checked for gaps.
-func (c *Cluster) offlineLog(m *Member, o *storage.Offline, r storage.ReplicaState) (frames []storage.OfflineFrame) {
-	next, index := storage.Offset(0), r.Log.StartIndex+1
-	for f, err := range o.Frames(r.Replica) {
-		require.NoError(c.T, err, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
-		require.Equal(c.T, index, f.Index, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
-		require.Equal(c.T, next, f.BaseOffset, "seed %d: %v of %s at index %d", c.opts.Seed, r.Replica, m.Name, f.Index)
-		next += storage.Offset(f.Count)
-		index++
-		frames = append(frames, f)
-	}
-	return frames
 }
