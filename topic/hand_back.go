@@ -108,18 +108,25 @@ func (p *ledPartition) know(s raftlog.Status) {
 	}
 }
 
-// silent returns the nodes whose replicas the leader here has not heard from.
-func (r *replica) silent() (nodes []raftlog.NodeID) {
+// silent returns the nodes whose replicas the leader here has not heard from,
+// and those that do not know the last change of the configuration.
+func (r *replica) silent() (silent, unsettled []raftlog.NodeID) {
 	if !r.leads() {
-		return nil
+		return nil, nil
 	}
 	place := r.where()
-	for _, p := range r.group.Status().Progress {
+	s := r.group.Status()
+	for _, p := range s.Progress {
 		if p.Replica != r.id && (p.SinceContact < 0 || p.SinceContact > presentTicks) {
 			if node := nodeOf(place, p.Replica); node != 0 {
-				nodes = append(nodes, node)
+				silent = append(silent, node)
 			}
 		}
 	}
-	return nodes
+	for _, of := range s.Unsettled {
+		if node := nodeOf(place, of); node != 0 {
+			unsettled = append(unsettled, node)
+		}
+	}
+	return silent, unsettled
 }

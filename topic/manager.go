@@ -283,7 +283,11 @@ type PartitionStatus struct {
 	// heard from for two election timeouts: the partition has fewer copies that
 	// keep up than it should have.
 	Silent []raftlog.NodeID
-	Err    error // why the replica is not open, or takes no part any more; it is opened again
+	// Unsettled lists, if this replica leads, the nodes that do not durably know
+	// yet that the partition's replicas changed. Until it is empty none of its nodes
+	// should lose its disk.
+	Unsettled []raftlog.NodeID
+	Err       error // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -306,7 +310,7 @@ func (m *Manager) Status() []PartitionStatus {
 			s.Start = r.group.Log().StartOffset()
 			hw, err := r.part.HighWatermark()
 			s.HighWatermark, s.Readable = hw, err == nil
-			s.Silent = r.silent()
+			s.Silent, s.Unsettled = r.silent()
 			s.Err = r.failed()
 		} else {
 			s.Err = m.failure(at)

@@ -227,7 +227,12 @@ func (mv *mover) facts(w *moveWork, now time.Time) *moveFacts {
 	s := w.r.group.Status()
 	place := w.r.where()
 	f := &moveFacts{
-		self: s.Replica, conf: s.Conf, safe: s.ConfSafe && !s.ConfPending, unsettled: s.Unsettled, target: place.Target,
+		self: s.Replica, conf: s.Conf, safe: s.ConfSafe && !s.ConfPending, target: place.Target,
+	}
+	for _, r := range s.Unsettled {
+		if !mv.givenUp(nodeOf(place, r)) {
+			f.unsettled = append(f.unsettled, r)
+		}
 	}
 	if !s.Role.IsLeader() {
 		return &moveFacts{self: s.Replica, safe: true}
@@ -259,6 +264,15 @@ func (mv *mover) facts(w *moveWork, now time.Time) *moveFacts {
 		}
 	}
 	return f
+}
+
+// givenUp reports whether a node is given up: it is silent, and on its way out. It
+// may have lost its disk, then it never knows of a change; who waited for it
+// would wait for ever, and with it the move that takes its own replica away. It
+// counts as the one disk that may be lost.
+func (mv *mover) givenUp(node storage.NodeID) bool {
+	m, ok := mv.cfg.Meta.Member(node)
+	return ok && m.Liveness.Dead && m.Liveness.Draining()
 }
 
 // destination says what the metadata say of a node.
