@@ -142,14 +142,21 @@ func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []by
 
 // known reports whether a peer is a member of this cluster, and of the same
 // recovery of it: its name, which is what certificates vouch for, must be the
-// one of the node id that it says it has.
+// one of the node id that it says it has. Where that one is reached now it says
+// itself.
 func (n *network) known(from transport.Peer) bool {
 	r := n.roster.Load()
 	if r == nil || from.ClusterID != [16]byte(r.cluster) || from.Epoch != r.epoch {
 		return false
 	}
 	member, ok := r.peer(raftlog.NodeID(from.Node))
-	return ok && member.Name == from.Name
+	if !ok || member.Name != from.Name {
+		return false
+	}
+	if from.Addr != member.Addr && r.cfg.checkAddr(from.Addr) {
+		r.heardOf(raftlog.NodeID(from.Node), from.Addr)
+	}
+	return true
 }
 
 // HandleCall implements transport.Handler: the prefix of a method names the

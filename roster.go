@@ -2,6 +2,7 @@ package stele
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -9,16 +10,19 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// roster knows where the nodes of this node's cluster are reached. Three have a
+// roster knows where the nodes of this node's cluster are reached. Four have a
 // say, each knowing something that the others may not:
 //
 //	Config      a person moved a node, and wrote its new address on all nodes
 //	metadata    the cluster agreed on a new address, which the node gave itself
 //	a leader    this node's metadata is old or empty, and the leader was asked
+//	the node    it moved, and no leader can be elected without its vote, so that
+//	            the cluster cannot agree on anything
 //
 // The configuration counts for a member until the metadata says another address
 // than when this process first saw it: that is newer. What a leader told counts
-// until the metadata changes.
+// until the metadata changes. What a node says of itself counts while it is not
+// what the metadata say, until they say something else.
 type roster struct {
 	cluster raftlog.ClusterID
 	epoch   uint64
@@ -32,13 +36,19 @@ type roster struct {
 		members []metastore.Member
 		first   map[raftlog.NodeID]string // the metadata's address when it was first seen
 		told    map[raftlog.NodeID]Peer
+		heard   map[raftlog.NodeID]heardAddr
 	}
 }
+
+// heardAddr is an address that a node gave on its own connection, in place of
+// the one that the metadata had for it.
+type heardAddr struct{ addr, over string }
 
 func newRoster(cluster raftlog.ClusterID, epoch uint64, cfg *Config, genesis map[string]string) *roster {
 	r := &roster{cluster: cluster, epoch: epoch, cfg: cfg, genesis: genesis}
 	r.mu.first = map[raftlog.NodeID]string{}
 	r.mu.told = map[raftlog.NodeID]Peer{}
+	r.mu.heard = map[raftlog.NodeID]heardAddr{}
 	r.peers.Store(&map[raftlog.NodeID]Peer{})
 	return r
 }
@@ -70,6 +80,9 @@ func (r *roster) agreed(members []metastore.Member) {
 		}
 		delete(r.mu.told, m.Node)
 	}
+	maps.DeleteFunc(r.mu.heard, func(node raftlog.NodeID, h heardAddr) bool {
+		return !slices.ContainsFunc(members, func(m metastore.Member) bool { return m.Node == node && m.Addr == h.over })
+	})
 	r.mu.members = members
 	r.makeLocked()
 }
@@ -82,6 +95,31 @@ func (r *roster) hear(told map[raftlog.NodeID]Peer) {
 	r.makeLocked()
 }
 
+// heardOf takes the address that a member gives on its own connection. Most often
+// it is where it is taken to be.
+func (r *roster) heardOf(node raftlog.NodeID, addr string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.mu.members {
+		if m.Node != node {
+			continue
+		}
+		last, known := r.mu.heard[node]
+		now := heardAddr{addr, m.Addr}
+		switch {
+		case addr == m.Addr && known:
+			delete(r.mu.heard, node)
+		case addr == m.Addr, last == now:
+			return // and it is the configuration that says another one
+		default:
+			r.mu.heard[node] = now
+		}
+		delete(r.mu.told, node)
+		r.makeLocked()
+		return
+	}
+}
+
 func (r *roster) makeLocked() {
 	peers := make(map[raftlog.NodeID]Peer, len(r.mu.members)+len(r.mu.told))
 	for _, m := range r.mu.members {
@@ -92,6 +130,9 @@ func (r *roster) makeLocked() {
 }
 
 func (r *roster) addrLocked(m metastore.Member) string {
+	if h, ok := r.mu.heard[m.Node]; ok && h.over == m.Addr {
+		return h.addr
+	}
 	configured, ok := r.cfg.addrOf(m.Name)
 	moved := m.Addr != r.mu.first[m.Node]
 	if !ok || moved || configured == r.genesis[m.Name] {

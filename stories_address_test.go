@@ -1,0 +1,34 @@
+package stele_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// A member moves while the cluster cannot agree on anything, because another one
+// is down and its own vote is needed: the others answer where it speaks from, and
+// once they have a leader all agree on its new address.
+//
+// Property: R15, J8 (red: frames answered at the address that the metadata say)
+func TestAMemberMovesWhileNobodyLeads(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 61}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		moves, stays, lost := c.MetadataLeader(), (c.MetadataLeader()+1)%3, (c.MetadataLeader()+2)%3
+		c.Kill(moves)
+		c.PowerLoss(lost)
+		c.MoveTo(moves, "elsewhere:7942")
+		c.Start(moves)
+		at := func(i int) string { return c.Node(i).Members()[moves].Addr }
+		c.Eventually(func() bool { return c.Node(stays).Readiness().Ready() && c.Node(moves).Readiness().Ready() }, "they elect")
+		c.Eventually(func() bool { return at(stays) == "elsewhere:7942" && at(moves) == "elsewhere:7942" }, "they agree")
+		c.Start(lost)
+		c.Eventually(func() bool { return c.Node(lost).Readiness().Ready() && at(lost) == "elsewhere:7942" }, "the third one hears of it")
+		require.Len(t, c.Node(lost).Members(), 3)
+	})
+}
