@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
@@ -64,6 +65,13 @@ type Config struct {
 	// votes on the metadata, and takes no vote over; it holds partitions as every
 	// other.
 	Observer bool
+	// MaxVersion is the highest version of the cluster that this node takes part in,
+	// for a host that may go back to an older release: nobody can use what came with
+	// later versions (see package metastore) while this node is a member. It is
+	// refused meanwhile with a *ClusterVersionError that names this node. A directory
+	// that took part in a higher version is not opened. Default: the newest that
+	// this build knows, 2; 1 to that.
+	MaxVersion uint64
 	// InitialState is what the cluster begins with: given by each of its initial
 	// members, it is made once.
 	InitialState InitialState
@@ -198,6 +206,7 @@ func (c Config) withDefaults() Config {
 			*v = d
 		}
 	}
+	c.MaxVersion = cmp.Or(c.MaxVersion, metastore.NewestVersion)
 	orInt64(&c.JournalBytes, 128<<20)
 	orInt64(&c.UncommittedBytes, 8<<20)
 	orInt64(&c.DiskReserve, 256<<20)
@@ -471,6 +480,7 @@ func (c *Config) validateRanges() error {
 		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes == 0 || c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
 		{"DiskReserve", c.DiskReserve, c.DiskReserve < 0 || c.DiskReserve >= 1<<20 && c.DiskReserve <= 1<<40, "1 MiB to 1 TiB, or negative for none"},
 		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
+		{"MaxVersion", c.MaxVersion, c.MaxVersion >= 1 && c.MaxVersion <= metastore.NewestVersion, fmt.Sprintf("1 to %d", metastore.NewestVersion)},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
 	} {
 		if !r.ok {

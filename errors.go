@@ -66,6 +66,9 @@ func needs(ctx context.Context, call string) error {
 
 // Typed errors of the parts, under the names that a user of the root needs.
 type (
+	// NewerStateError: the directory, or the metadata that a leader sent, is of a
+	// higher version than this node takes part in. Refused; nothing was changed.
+	NewerStateError = metastore.NewerStateError
 	// RemovedError: this life of the node's directory is no member any more, or
 	// never will be one.
 	RemovedError = membership.RemovedError

@@ -25,7 +25,7 @@ import (
 //	seed         makes what the cluster begins with
 func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 	id := n.store.Identity()
-	says := membership.MemberRequest{Node: place.Node, Nonce: id.Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand}
+	says := membership.MemberRequest{Node: place.Node, Nonce: id.Nonce, Addr: n.Addr(), Newest: metastore.NewestOf(n.cfg.MaxVersion)}
 	leader := n.toLeader(p, place)
 	log := n.log.Named("membership")
 	run := func(f func(context.Context) error) {
@@ -37,7 +37,9 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 		})
 	}
 	run(p.steward.Run)
-	run(membership.NewHeartbeater(membership.HeartbeaterConfig{ToLeader: leader, Says: says, Logger: log}).Run)
+	heartbeater := membership.NewHeartbeater(membership.HeartbeaterConfig{ToLeader: leader, Says: says, Logger: log})
+	n.heartbeater.Store(heartbeater)
+	run(heartbeater.Run)
 	if !n.cfg.Observer {
 		run(membership.NewPromoter(membership.PromoterConfig{
 			ToLeader: leader, Says: says, Replica: place.Replica, Logger: log,
@@ -59,7 +61,7 @@ func (n *Node) toLeader(p *parts, place membership.Joined) membership.ToLeader {
 // joiner asks, where the configuration says, to be taken in.
 func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{}), out func() bool) *membership.Joiner {
 	return membership.NewJoiner(membership.JoinerConfig{
-		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestCommand,
+		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
 		Leader: leader, Out: out, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
 	})
@@ -67,7 +69,7 @@ func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{}), out func(
 
 func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.StewardConfig {
 	return membership.StewardConfig{
-		Place: place, Nonce: n.store.Identity().Nonce, Newest: metastore.NewestCommand,
+		Place: place, Nonce: n.store.Identity().Nonce, Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Meta: p.meta, Group: metaGroup{p.meta}, Caller: n.net, Backlog: p.backlog(place.Node),
 		Clock: clock.System(), Logger: n.log.Named("membership"), Tick: n.cfg.Tick,
 		Random: func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead

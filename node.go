@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,9 @@ type Node struct {
 	metrics *metrics
 	disk    *diskWatch
 	events  *eventLoop
+
+	entering    atomic.Pointer[membership.Joiner]      // of a node that was part of no cluster
+	heartbeater atomic.Pointer[membership.Heartbeater] // nil until the node is part of one
 
 	life    context.Context // ends when the node is closed
 	end     context.CancelFunc
@@ -160,7 +164,9 @@ func (n *Node) start(ctx context.Context) error {
 // form makes the node part of a cluster: of the one that its initial members
 // found, or of one that takes it in.
 func (n *Node) form(process uint64) {
-	state, err := membership.Enter(n.life, n.genesis, n.joiner(nil, nil))
+	joiner := n.joiner(nil, nil)
+	n.entering.Store(joiner)
+	state, err := membership.Enter(n.life, n.genesis, joiner)
 	if n.life.Err() != nil {
 		return
 	}
@@ -277,6 +283,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout,
 		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),
 		Logger:         n.log.Named("metastore"),
+		Newest:         metastore.NewestOf(n.cfg.MaxVersion), Behind: n.behind,
 	}); err != nil {
 		return fail(err)
 	}

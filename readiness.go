@@ -112,6 +112,9 @@ func (n *Node) waiting() string {
 	if text == "" {
 		return "opening what belongs to the cluster"
 	}
+	if j := n.entering.Load(); j != nil && j.Waiting() != nil {
+		text += ": " + j.Waiting().Error()
+	}
 	for _, p := range n.cfg.InitialMembers {
 		if err := n.net.asked.failure(p.Addr); err != nil {
 			text += fmt.Sprintf("; %s was last asked in vain: %v", p.Name, err)

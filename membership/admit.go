@@ -85,8 +85,8 @@ func Admit(f *Facts, r JoinRequest, t *metastore.Tombstone, asked Asked) Admissi
 			"its log segments have %d bytes, those of the cluster %d", r.SegmentBytes, f.SegmentBytes)}
 	}
 	if f.Version < versionOfJoining {
-		return Admission{Verdict: VerdictWait, Reason: fmt.Sprintf(
-			"the cluster's version is %d, nodes can join from %d: each member must run a build that knows it", f.Version, versionOfJoining)}
+		return Admission{Verdict: VerdictWait, Reason: fmt.Sprintf("nodes can join later: %v",
+			&metastore.ClusterVersionError{Needs: versionOfJoining, Has: f.Version, Behind: Behind(f)})}
 	}
 	if need := f.needs(); r.Newest < need {
 		return Admission{Verdict: VerdictOlder, Need: need, Reason: fmt.Sprintf(

@@ -28,7 +28,7 @@ func TestAdmit(t *testing.T) {
 		{"an observer is admitted, too", factsOf(3, 3), JoinRequest{Name: "z", Nonce: raftlog.Nonce{99}, Newest: 19, Observer: true}, nil, Asked{}, Admission{Verdict: VerdictAdmit}, ""},
 		{"a life that was removed", factsOf(3, 3), newcomer, &metastore.Tombstone{Node: 9}, Asked{}, Admission{Verdict: VerdictRemoved}, "was removed"},
 		{"a life that was refused for good", factsOf(3, 3), newcomer, &metastore.Tombstone{Refused: true}, Asked{}, Admission{Verdict: VerdictRemoved}, "another name"},
-		{"before the cluster can record it", factsOf(3, 3).with(func(f *Facts) { f.Version = 1 }), newcomer, nil, Asked{}, Admission{Verdict: VerdictWait}, "version is 1"},
+		{"before the cluster can record it", factsOf(3, 3).with(func(f *Facts) { f.Version = 1 }), newcomer, nil, Asked{}, Admission{Verdict: VerdictWait}, "at version 1"},
 
 		// J8: a member is a member.
 		{"a voter joins again", factsOf(3, 3), JoinRequest{Name: "b", Nonce: raftlog.Nonce{2}, Addr: "new:1", Newest: 19}, nil, Asked{}, Admission{Verdict: VerdictMember, Member: &factsOf(3, 3).Members[1]}, ""},

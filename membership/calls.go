@@ -135,6 +135,8 @@ type Reply struct {
 	// SegmentBytes is what all of the cluster have: accepted (0: not said), other
 	// settings.
 	SegmentBytes int64
+	// Behind names the members that hold the cluster's version back: accepted.
+	Behind []string
 
 	Leader raftlog.NodeID        // not leader; 0: not known
 	Addr   string                // of the leader; "": not known

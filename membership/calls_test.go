@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 func sampleReply() Reply {
 	return Reply{
 		Kind: ReplyAccepted, Status: StatusStaged, Node: 4, Replica: 300, ClusterID: raftlog.ClusterID{0xc1}, Epoch: 1,
-		Members: []Reached{{1, 101, "a", "a:1"}, {4, 300, "d", "d:1"}}, SegmentBytes: 64 << 20,
+		Members: []Reached{{1, 101, "a", "a:1"}, {4, 300, "d", "d:1"}}, SegmentBytes: 64 << 20, Behind: []string{"b"},
 	}
 }
 

@@ -88,6 +88,11 @@ func TestNextVersion(t *testing.T) {
 		{"it never falls", factsOf(3, 3).with(func(f *Facts) { f.Members[1].Announced = 9 }), 2},
 	} {
 		require.Equal(t, c.want, NextVersion(c.f), c.name)
+		if c.want < metastore.NewestVersion && c.f.Leads && c.name != "but two of three" {
+			require.Len(t, Behind(c.f), 1, c.name)
+		} else {
+			require.Empty(t, Behind(c.f), c.name)
+		}
 	}
 }
 

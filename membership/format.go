@@ -35,7 +35,7 @@ import (
 //	MemberRequest  = 1 node nonce addr:str newest
 //	BacklogRequest = 1 flags(1: 1 draining) node nonce
 //	BacklogAnswer  = 1 flags(1: 1 draining) node nonce count
-//	Reply          = 1 kind(1) status(1) reason:str place leader addr:str nonce need segment-bytes
+//	Reply          = 1 kind(1) status(1) reason:str place leader addr:str nonce need segment-bytes n {name:str}
 //	place          = node replica cluster id(16) epoch n {node replica name:str addr:str}
 //	Order          = 1 kind(1) cluster id(16) epoch node replica
 //	OrderAnswer    = 1 kind(1) why(1) reason:str leader

@@ -110,7 +110,12 @@ func (p Reply) Encode() []byte {
 	}
 	b = appendString(binary.AppendUvarint(b, uint64(p.Leader)), p.Addr)
 	b = binary.AppendUvarint(append(b, p.Nonce[:]...), uint64(p.Need))
-	return binary.AppendUvarint(b, uint64(p.SegmentBytes))
+	b = binary.AppendUvarint(b, uint64(p.SegmentBytes))
+	b = binary.AppendUvarint(b, uint64(len(p.Behind)))
+	for _, name := range p.Behind {
+		b = appendString(b, name)
+	}
+	return b
 }
 
 // DecodeReply reads what Reply.Encode wrote.
@@ -137,6 +142,9 @@ func DecodeReply(b []byte) (p Reply, err error) {
 	r.take(p.Nonce[:])
 	p.Need = r.commandType()
 	p.SegmentBytes = r.size()
+	for range r.count(maxReached, 1) {
+		p.Behind = append(p.Behind, r.string())
+	}
 	if (p.Node == 0) != (p.Replica == 0) || (p.Node == 0) != p.ClusterID.IsZero() {
 		r.fail("reply with half a place")
 	}

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,7 +23,10 @@ type HeartbeaterConfig struct {
 
 // Heartbeater tells the leader that this node lives, what it applies and where
 // it is reached.
-type Heartbeater struct{ cfg HeartbeaterConfig }
+type Heartbeater struct {
+	cfg    HeartbeaterConfig
+	behind atomic.Pointer[[]string] // as the leader said last
+}
 
 // NewHeartbeater prepares a heartbeater; nothing is sent before Run.
 func NewHeartbeater(cfg HeartbeaterConfig) *Heartbeater {
@@ -33,6 +37,15 @@ func NewHeartbeater(cfg HeartbeaterConfig) *Heartbeater {
 		cfg.Timeout = 10 * time.Second
 	}
 	return &Heartbeater{cfg: cfg}
+}
+
+// Behind names the members that hold the cluster's version back, as the leader
+// said last.
+func (h *Heartbeater) Behind() []string {
+	if names := h.behind.Load(); names != nil {
+		return *names
+	}
+	return nil
 }
 
 // again is when a heartbeat is repeated that did not arrive.
@@ -55,6 +68,8 @@ func (h *Heartbeater) Run(ctx context.Context) error {
 				wait = min(wait, again)
 			case reply.Kind == ReplyRemoved:
 				return &RemovedError{reply.Reason}
+			case reply.Kind == ReplyAccepted:
+				h.behind.Store(&reply.Behind)
 			}
 		}
 		if err := h.pause(ctx, wait, leader, changed); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -45,13 +46,24 @@ type JoinerConfig struct {
 	Leaderless  time.Duration // without a leader before Run asks; default 15 s
 }
 
-// Joiner asks for membership. Its methods are called by one goroutine at a time.
+// Joiner asks for membership. Its methods, but for Waiting, are called by one
+// goroutine at a time.
 type Joiner struct {
 	cfg     JoinerConfig
 	leaders Leaders
 	members map[raftlog.NodeID]string // addresses, as a leader told last
 	told    reasons
 	older   bool // that this build is too old was logged
+	waiting atomic.Pointer[error]
+}
+
+// Waiting is why the last attempt of Enter or Run did not end with this node in
+// the cluster; nil: it did, or there was none. It may be called at any time.
+func (j *Joiner) Waiting() error {
+	if err := j.waiting.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // NewJoiner prepares a joiner; nobody is asked yet.
@@ -276,6 +288,7 @@ func (j *Joiner) Run(ctx context.Context, fresh bool) error {
 
 // heard takes the end of an attempt of Run; the error ends that.
 func (j *Joiner) heard(ctx context.Context, r Reply, err error) error {
+	j.waiting.Store(&err)
 	var removed *RemovedError
 	switch {
 	case ctx.Err() != nil:

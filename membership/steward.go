@@ -57,7 +57,8 @@ type Steward struct {
 		flushed time.Duration
 		urgent  bool // a heartbeat says more than the last one
 		calling map[raftlog.NodeID]bool
-		spared  bool // the breaker tripped in the last pass
+		spared  bool     // the breaker tripped in the last pass
+		behind  []string // who held the version back when that was said last
 		told    map[string]string
 		// strangers are lives that stay out, by when that was logged.
 		strangers map[raftlog.Nonce]time.Duration
@@ -192,7 +193,7 @@ func (s *Steward) begin(term raftlog.Term) bool {
 	if s.mu.tenure == nil || s.mu.tenure.term != term {
 		s.mu.tenure = newTenure(term)
 		s.mu.flushed = s.now()
-		s.mu.spared = false
+		s.mu.spared, s.mu.behind = false, nil
 	}
 	s.mu.tenure.begin(s.now())
 	return true

@@ -237,10 +237,13 @@ func (s *Steward) serve(ctx context.Context, method string, r MemberRequest) (Re
 	if err := s.moved(ctx, k.Member, r.Addr); err != nil {
 		return Reply{}, err
 	}
+	status := StatusStaged
 	if k.Seat == SeatVoter {
-		return s.accepted(k.Member, StatusVoter, "", false), nil
+		status = StatusVoter
 	}
-	return s.accepted(k.Member, StatusStaged, "", false), nil
+	reply := s.accepted(k.Member, status, "", false)
+	reply.Behind = Behind(f)
+	return reply, nil
 }
 
 // promote answers a learner that asks for a vote.

@@ -52,6 +52,7 @@ func (s *Steward) flush(ctx context.Context) {
 func (s *Steward) raiseVersion(ctx context.Context, f *Facts) {
 	v := NextVersion(f)
 	if v == f.Version {
+		s.sayBehind(f)
 		return
 	}
 	if err := s.cfg.Meta.SetVersion(ctx, v); err != nil {
@@ -63,6 +64,28 @@ func (s *Steward) raiseVersion(ctx context.Context, f *Facts) {
 	s.mu.Lock()
 	s.mu.urgent = true // what members announced can be recorded now
 	s.mu.Unlock()
+}
+
+// sayBehind says who holds the version back, once all have had time to be heard.
+func (s *Steward) sayBehind(f *Facts) {
+	names := Behind(f)
+	if f.LedFor < f.Rules.PromoteAfter || len(names) == 0 {
+		return
+	}
+	s.mu.Lock()
+	last := s.mu.behind
+	s.mu.behind = names
+	s.mu.Unlock()
+	if !slices.Equal(last, names) {
+		s.cfg.Logger.Info("members hold the version of the cluster back", zap.Uint64("version", f.Version), zap.Strings("behind", names))
+	}
+}
+
+// Behind names the members that hold the cluster's version back; ok is false if
+// this node does not lead, and does not know.
+func (s *Steward) Behind() (names []string, ok bool) {
+	f := s.Facts()
+	return Behind(f), f.Leads
 }
 
 // judge marks the dead.

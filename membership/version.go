@@ -27,7 +27,7 @@ func NextVersion(f *Facts) uint64 {
 	first := true
 	for i := range f.Members {
 		k := &f.Members[i]
-		if k.Announced == 0 && min(k.Silent, k.Idle) >= silentForVersion {
+		if k.gone() {
 			continue
 		}
 		if first || k.Announced < oldest {
@@ -38,4 +38,25 @@ func NextVersion(f *Facts) uint64 {
 		return f.Version
 	}
 	return max(f.Version, metastore.VersionOf(oldest))
+}
+
+// gone reports whether a member holds no version back.
+func (k *Known) gone() bool {
+	return k.Announced == 0 && min(k.Silent, k.Idle) >= silentForVersion
+}
+
+// Behind returns the names of the members, by node id, that hold the cluster's
+// version below the newest one that this build knows: they have not said, in this
+// leadership, that they can be part of it.
+func Behind(f *Facts) (names []string) {
+	if !f.Leads || f.Version >= metastore.NewestVersion {
+		return nil
+	}
+	for i := range f.Members {
+		k := &f.Members[i]
+		if !k.gone() && metastore.VersionOf(k.Announced) < metastore.NewestVersion {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }

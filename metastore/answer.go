@@ -250,7 +250,7 @@ func (d *decoder) error() error {
 	case codeRemoved:
 		return &RemovedError{raftlog.NodeID(d.uint()), d.string(maxMemberName)}
 	case codeClusterVersion:
-		return &ClusterVersionError{d.uint(), d.uint()}
+		return &ClusterVersionError{Needs: d.uint(), Has: d.uint()}
 	case codeOlderRelease:
 		return &OlderReleaseError{d.commandType(), d.commandType()}
 	}

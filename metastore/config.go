@@ -54,6 +54,9 @@ type Config struct {
 	// Newest is the newest command that this node applies: a lower one than this
 	// build's makes the node one of an older release. Default: NewestCommand.
 	Newest CommandType
+	// Behind names the members that hold the cluster's version back, as far as it is
+	// known, for errors. It must not block. Default: nobody is named.
+	Behind func() []string
 
 	// ContactTimeout is how long ago the leader may have been heard when this
 	// node counts as caught up: 100 ms to 1 min, default 5 s.

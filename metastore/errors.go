@@ -3,6 +3,7 @@ package metastore
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/stelelog/stele/raftlog"
 )
@@ -90,10 +91,22 @@ func (e *RemovedError) Unwrap() error { return raftlog.ErrRefused }
 // ClusterVersionError refuses a change until the cluster's version is raised,
 // which needs a build on every member that can apply it. It matches
 // raftlog.ErrRetry.
-type ClusterVersionError struct{ Needs, Has uint64 }
+type ClusterVersionError struct {
+	Needs, Has uint64
+	// Behind names the members that have not said that they can, as far as it is
+	// known where the error comes from.
+	Behind []string
+}
 
 func (e *ClusterVersionError) Error() string {
-	return fmt.Sprintf("metastore: the cluster is at version %d, this needs %d: some member has not said that its build can", e.Has, e.Needs)
+	behind := "some member has"
+	switch n := len(e.Behind); {
+	case n == 1:
+		behind = e.Behind[0] + " has"
+	case n > 1:
+		behind = strings.Join(e.Behind, ", ") + " have"
+	}
+	return fmt.Sprintf("metastore: the cluster is at version %d, this needs %d: %s not said that its build can", e.Has, e.Needs, behind)
 }
 
 // Unwrap gives the outcome.

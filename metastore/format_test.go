@@ -80,7 +80,7 @@ func goldenAnswers() []answer {
 		{index: 13, value: movedPartition()},
 		{index: 14, value: true},
 		{index: 15, err: &RemovedError{3, "node-3"}},
-		{index: 16, err: &ClusterVersionError{2, 1}},
+		{index: 16, err: &ClusterVersionError{Needs: 2, Has: 1}},
 		{index: 17, err: &OlderReleaseError{typeCreateLimited, NewestCommand}},
 		{index: 18, err: ErrNonceRefused}, {index: 19, err: named(ErrNameTaken, "node-3")}, {index: 20, err: ErrStale},
 		{index: 21, err: ErrMemberDead}, {index: 22, err: ErrMemberDraining}, {index: 23, err: ErrMemberLeaving},

@@ -59,7 +59,7 @@ func (c admit) apply(t *tx) (any, error) {
 			return admitted(c, m)
 		}
 	}
-	if needs := max(t.format().Newest, newestOf(t.cluster().Version)); c.Newest < needs {
+	if needs := max(t.format().Newest, NewestOf(t.cluster().Version)); c.Newest < needs {
 		return nil, &OlderReleaseError{c.Newest, needs}
 	}
 	holder := newestOfName(members, c.Name)

@@ -68,14 +68,14 @@ func TestVersionOneKnowsNothingOfVersionTwo(t *testing.T) {
 		}
 		v := seeded(t, testGenesis(3))
 		err := v.refuses(t, c)
-		require.Equal(t, &ClusterVersionError{2, 1}, err)
+		require.Equal(t, &ClusterVersionError{Needs: 2, Has: 1}, err)
 		require.ErrorIs(t, err, raftlog.ErrRetry)
 	}
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, setVersion{1}, setVersion{2}, setVersion{2})
 	require.EqualValues(t, 2, newTx(v).cluster().Version, "it does not go back")
 	require.ErrorIs(t, v.refuses(t, setVersion{0}), raftlog.ErrRefused)
-	_, _, err := decide(newTx(v), setVersion{newestVersion + 1})
+	_, _, err := decide(newTx(v), setVersion{NewestVersion + 1})
 	var newer *NewerStateError
 	require.ErrorAs(t, err, &newer, "a version that this build does not know stops it")
 }
@@ -84,13 +84,13 @@ func TestWhatABuildCanBePartOf(t *testing.T) {
 	for newest, version := range map[CommandType]uint64{0: 1, typeCreateLimited: 1, typeSeed - 1: 1, typeSeed: 2, typeSeed + 1: 2} {
 		require.Equal(t, version, VersionOf(newest), "%d", newest)
 	}
-	require.Equal(t, uint64(newestVersion), VersionOf(NewestCommand))
-	for version := uint64(firstVersion); version <= newestVersion; version++ {
-		require.Equal(t, version, VersionOf(newestOf(version)))
+	require.Equal(t, uint64(NewestVersion), VersionOf(NewestCommand))
+	for version := uint64(firstVersion); version <= NewestVersion; version++ {
+		require.Equal(t, version, VersionOf(NewestOf(version)))
 	}
 	for kind := typeGenesis; kind <= NewestCommand; kind++ {
 		if kind != typeSetVersion {
-			require.LessOrEqual(t, kind, newestOf(kind.needs()), "a build of version %d applies type %d", kind.needs(), kind)
+			require.LessOrEqual(t, kind, NewestOf(kind.needs()), "a build of version %d applies type %d", kind.needs(), kind)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 			if cmd.kind() <= typeSetVersion {
 				continue
 			}
-			want := &ClusterVersionError{2, 1}
+			want := &ClusterVersionError{Needs: 2, Has: 1}
 			for _, n := range c.nodes {
 				_, err := n.store.propose(t.Context(), cmd)
 				require.Equal(t, want, err)

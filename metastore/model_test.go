@@ -88,7 +88,7 @@ func (m *model) moves() (n int) {
 // apply is the model's decision: the value, or the refusal.
 func (m *model) apply(c command, got any) (any, error) {
 	if c.kind() > typeSetVersion && m.version < 2 {
-		return nil, &ClusterVersionError{2, m.version}
+		return nil, &ClusterVersionError{Needs: 2, Has: m.version}
 	}
 	switch c := c.(type) {
 	case setVersion:

@@ -1,6 +1,9 @@
 package metastore
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // The versions of a cluster say which commands may be proposed, and so which
 // builds can take part.
@@ -13,8 +16,11 @@ import "context"
 // that is in the log all the same is refused where it is applied; but then no
 // build that does not know it goes on from there.
 const (
-	firstVersion  = 1 // of every genesis
-	newestVersion = 2
+	firstVersion = 1 // of every genesis
+
+	// NewestVersion is the highest version of a cluster that this build can be part
+	// of.
+	NewestVersion = 2
 )
 
 // VersionOf returns the highest version of a cluster that a build can be part
@@ -26,9 +32,9 @@ func VersionOf(newest CommandType) uint64 {
 	return firstVersion
 }
 
-// newestOf returns the newest command that is proposed in a cluster of a
-// version.
-func newestOf(version uint64) CommandType {
+// NewestOf returns the newest command that is proposed in a cluster of a version:
+// as Config.Newest it makes a node one of the release that had that version.
+func NewestOf(version uint64) CommandType {
 	if version < 2 {
 		return typeCreateLimited
 	}
@@ -46,7 +52,7 @@ func (c CommandType) needs() uint64 {
 // allowedAt refuses a command to a cluster of a lower version than it needs.
 func (c CommandType) allowedAt(version uint64) error {
 	if needs := c.needs(); needs > firstVersion && needs > version {
-		return &ClusterVersionError{needs, version}
+		return &ClusterVersionError{Needs: needs, Has: version}
 	}
 	return nil
 }
@@ -60,7 +66,7 @@ func (c setVersion) appendBody(b []byte) []byte { return appendUint(b, c.Version
 
 func (c setVersion) check() error {
 	if c.Version < firstVersion {
-		return invalid("Version", c.Version, "%d to %d", firstVersion, newestVersion)
+		return invalid("Version", c.Version, "%d to %d", firstVersion, NewestVersion)
 	}
 	return nil
 }
@@ -68,8 +74,8 @@ func (c setVersion) check() error {
 // apply: a version that this build does not know stops it, as a command does
 // that it does not know. To refuse would be to differ from the builds that know.
 func (c setVersion) apply(t *tx) (any, error) {
-	if c.Version > newestVersion {
-		t.fail(&NewerStateError{"cluster version", c.Version, newestVersion})
+	if c.Version > NewestVersion {
+		t.fail(&NewerStateError{"cluster version", c.Version, NewestVersion})
 		return nil, nil
 	}
 	if k := t.cluster(); k.Version < c.Version {
@@ -109,5 +115,9 @@ func (s *Store) SetVersion(ctx context.Context, version uint64) error {
 // allowed refuses a command before its cluster version. A state that is behind
 // refuses what others would not: Retry.
 func (s *Store) allowed(c command) error {
-	return c.kind().allowedAt(s.ClusterVersion())
+	err := c.kind().allowedAt(s.ClusterVersion())
+	if e := (*ClusterVersionError)(nil); errors.As(err, &e) && s.config.Behind != nil {
+		e.Behind = s.config.Behind()
+	}
+	return err
 }
