@@ -181,7 +181,7 @@ func (l *eventLoop) run() {
 	timer := clock.System().NewTimer(lookAgain)
 	defer timer.Stop()
 	for l.node.life.Err() == nil {
-		readiness, changed, caughtUp := l.node.readiness()
+		readiness, on := l.node.readiness()
 		parts := l.node.net.parts.Load()
 		var topics <-chan struct{}
 		var changes uint64
@@ -199,8 +199,9 @@ func (l *eventLoop) run() {
 		}
 		select {
 		case <-l.wake:
-		case <-changed:
-		case <-caughtUp:
+		case <-on.own:
+		case <-on.leader:
+		case <-on.caughtUp:
 		case <-topics:
 		case <-again:
 		case <-l.node.life.Done():

@@ -2,8 +2,10 @@ package stele
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/stelelog/stele/internal/clock"
@@ -49,54 +51,75 @@ func (r Readiness) String() string {
 
 // Readiness says whether the node can serve now. It is cheap.
 func (n *Node) Readiness() Readiness {
-	r, _, _ := n.readiness()
+	r, _ := n.readiness()
 	return r
 }
 
-// readiness also returns channels of which one is closed when it may have
-// changed. A nil one is never closed.
-func (n *Node) readiness() (r Readiness, changed, caughtUp <-chan struct{}) {
+// signals are channels of which one is closed when readiness may have changed; a
+// nil one never is. A leader that falls silent, and one that is heard again, closes
+// none.
+type signals struct{ own, leader, caughtUp <-chan struct{} }
+
+// wait returns when readiness may have changed, or one of these happened.
+func (s signals) wait(again <-chan time.Time, ended ...<-chan struct{}) {
+	ended = append(ended, nil, nil)
+	select {
+	case <-s.own:
+	case <-s.leader:
+	case <-s.caughtUp:
+	case <-again:
+	case <-ended[0]:
+	case <-ended[1]:
+	}
+}
+
+func (n *Node) readiness() (r Readiness, on signals) {
 	n.mu.Lock()
-	closed, failed, changed := n.mu.closed, n.mu.failed, n.mu.changed
+	closed, failed := n.mu.closed, n.mu.failed
+	on.own = n.mu.changed
 	n.mu.Unlock()
 	p := n.net.parts.Load()
 	var removed *RemovedError
 	switch {
 	case closed:
-		return Readiness{Closed, "the node was closed"}, changed, nil
+		return Readiness{Closed, "the node was closed"}, on
 	case errors.As(failed, &removed):
-		return Readiness{Removed, failed.Error()}, changed, nil
+		return Readiness{Removed, failed.Error()}, on
 	case failed != nil:
-		return Readiness{Failed, failed.Error()}, changed, nil
+		return Readiness{Failed, failed.Error()}, on
 	case p == nil && n.joins():
-		return Readiness{Joining, n.waiting()}, changed, nil
+		return Readiness{Joining, n.waiting()}, on
 	case p == nil:
-		return Readiness{WaitingForMembers, n.waiting()}, changed, nil
+		return Readiness{WaitingForMembers, n.waiting()}, on
 	}
-	leader, leaderChanged := p.meta.Leader() // before the failure, which wakes who waits for a leader
+	var leader NodeID
+	leader, on.leader = p.meta.Leader() // before the failure, which wakes who waits for a leader
 	if err := p.failure(); err != nil {
-		return Readiness{Failed, err.Error()}, leaderChanged, nil
+		return Readiness{Failed, err.Error()}, on
 	}
 	if late := p.host.Stalled(); late > 0 {
-		return Readiness{DiskStalled, fmt.Sprintf("the journal's disk has not answered for %v", late)}, changed, nil
+		return Readiness{DiskStalled, fmt.Sprintf("the journal's disk has not answered for %v", late)}, on
 	}
 	group := p.meta.GroupStatus()
 	facts := membership.ReadyFacts{
-		Leader: leader != 0, Leads: group.Role.IsLeader(), CaughtUp: p.meta.AppliedCaughtUp(),
-		SinceContact: time.Duration(group.SinceLeader) * n.cfg.Tick,
+		Removed: group.Role == raftlog.RoleRemoved, Leader: leader != 0, Leads: group.Role.IsLeader(),
+		CaughtUp: p.meta.AppliedCaughtUp(), SinceContact: time.Duration(group.SinceLeader) * n.cfg.Tick,
 	}
 	switch membership.Ready(facts, n.cfg.ContactTimeout) {
+	case membership.UnreadyRemoved: // what became of the node it is about to ask
+		return Readiness{Removed, "the metadata's group goes on without this node"}, on
 	case membership.UnreadyNoLeader:
-		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, leaderChanged, nil
+		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, on
 	case membership.UnreadySilent:
-		return Readiness{LeaderSilent, fmt.Sprintf("the metadata's leader was not heard for %v", facts.SinceContact)}, leaderChanged, nil
+		return Readiness{LeaderSilent, fmt.Sprintf("the metadata's leader was not heard for %v", facts.SinceContact)}, on
 	case membership.UnreadyCatchingUp:
-		return Readiness{CatchingUp, p.meta.CatchingUp()}, leaderChanged, p.meta.CaughtUp()
+		on.caughtUp = p.meta.CaughtUp()
+		return Readiness{CatchingUp, p.meta.CatchingUp()}, on
 	}
 	if full := fullError(n.diskStatus()); full != nil {
-		return Readiness{Ready, full.Error()}, leaderChanged, nil
+		return Readiness{Ready, full.Error()}, on
 	}
-	return Readiness{Code: Ready}, leaderChanged, nil
+	return Readiness{Code: Ready}, on
 }
 
 // joins reports whether the node waits for a running cluster to take it in: it
@@ -133,7 +156,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	timer := clock.System().NewTimer(n.cfg.Tick)
 	defer timer.Stop()
 	for {
-		r, changed, caughtUp := n.readiness()
+		r, on := n.readiness()
 		var again <-chan time.Time
 		switch r.Code {
 		case Ready:
@@ -141,20 +164,87 @@ func (n *Node) WaitReady(ctx context.Context) error {
 		case Closed:
 			return raftlog.Retry(ErrClosed)
 		case Removed, Failed:
-			return n.failure()
+			if err := n.failure(); err != nil {
+				return err
+			}
 		case LeaderSilent: // it is heard again without anything else that changes
 			timer.Reset(n.cfg.Tick)
 			again = timer.C()
 		}
-		select {
-		case <-again:
-		case <-changed:
-		case <-caughtUp:
-		case <-n.life.Done():
-		case <-ctx.Done():
+		on.wait(again, n.life.Done(), ctx.Done())
+		if ctx.Err() != nil {
 			return raftlog.Retry(fmt.Errorf("%w: %v: %w", ErrNotReady, n.Readiness(), ctx.Err()))
 		}
 	}
+}
+
+// ReadinessChanges returns a channel that has the readiness of now, and then each
+// with another code. It holds one: a newer one takes the place of one that nobody
+// took. The channel is closed after Closed, or when ctx ends. A goroutine of the
+// node serves it until then.
+func (n *Node) ReadinessChanges(ctx context.Context) <-chan Readiness {
+	changes := make(chan Readiness, 1)
+	serve := func() {
+		defer close(changes)
+		timer := clock.System().NewTimer(lookAgain)
+		defer timer.Stop()
+		var told ReadinessCode
+		for {
+			r, on := n.readiness()
+			if r.Code != told {
+				told = r.Code
+				select {
+				case <-changes:
+				default:
+				}
+				changes <- r
+			}
+			if r.Code == Closed || ctx == nil || ctx.Err() != nil {
+				return
+			}
+			timer.Reset(lookAgain)
+			on.wait(timer.C(), n.life.Done(), ctx.Done())
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.closed {
+		changes <- Readiness{Closed, "the node was closed"}
+		close(changes)
+		return changes
+	}
+	n.running.Go(serve)
+	return changes
+}
+
+// ReadyHandler answers whether the node can serve, for load balancers and probes of
+// orchestrators: 200 if it is ready, else 503, and why as JSON, {"code": ...,
+// "reason": ...}, as Readiness says it. It needs nothing of other nodes, and goes on
+// to answer when the node is closed.
+func (n *Node) ReadyHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "want GET or HEAD", http.StatusMethodNotAllowed)
+			return
+		}
+		at := n.Readiness()
+		status := http.StatusServiceUnavailable
+		if at.Ready() {
+			status = http.StatusOK
+		}
+		body, err := json.Marshal(struct {
+			Code   ReadinessCode `json:"code"`
+			Reason string        `json:"reason"`
+		}{at.Code, at.Reason})
+		if err != nil { // never: they are strings
+			status = http.StatusInternalServerError
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		_, _ = w.Write(append(body, '\n')) // who hung up does not matter
+	})
 }
 
 // failure is why the node failed, with an outcome.
