@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/topic"
@@ -31,10 +33,121 @@ const (
 // DecommissionOptions say how a node is taken out of its cluster.
 type DecommissionOptions struct {
 	// Force goes on where a decommission would wait for a person: when fewer than
-	// three voters would be left, and when the node is dead and cannot say whether
-	// it has answered all records that it took in. Nothing that was acknowledged is
+	// three voters would be left, and when the node is dead and cannot say whether it
+	// has answered all records that it took in. Nothing that was acknowledged is
 	// lost by it.
 	Force bool
+	// WhenPossible begins a decommission that something blocks, too. It then does
+	// what can be done, and goes on when the block is gone, such as when another node
+	// joins.
+	WhenPossible bool
+}
+
+// Block is something that keeps a decommission from going on: a code, and a
+// sentence that says what helps.
+type Block = membership.Block
+
+// BlockCode is why a decommission does not go on, for programs.
+type BlockCode = membership.BlockCode
+
+// Why a decommission does not go on.
+const (
+	BlockVoters    = membership.BlockVoters    // fewer than three voters would be left: add a node, or force it
+	BlockLastVoter = membership.BlockLastVoter // no voter would be left: add a node
+	BlockDead      = membership.BlockDead      // it is dead, and cannot say what it has answered: bring it back, or force it
+	BlockQuorum    = membership.BlockQuorum    // too few of the voters that would be left are alive: bring them back
+	BlockBusy      = membership.BlockBusy      // something else is under way: wait for it
+	BlockReplicas  = membership.BlockReplicas  // partition replicas have no other node: add one
+)
+
+// BlockedError refuses a decommission that would not come to its end as things
+// are. Nothing has begun. It is Refused; see DecommissionOptions.WhenPossible.
+type BlockedError struct {
+	Name    string
+	Blocked []Block
+}
+
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("stele: %s cannot leave the cluster: %s", e.Name, reasons(e.Blocked))
+}
+
+// Unwrap makes the error match ErrRefused.
+func (e *BlockedError) Unwrap() error { return ErrRefused }
+
+func reasons(blocked []Block) string {
+	var all []string
+	for _, b := range blocked {
+		all = append(all, b.Reason)
+	}
+	return strings.Join(all, "; ")
+}
+
+// DecommissionStep is a step of a decommission; its String says what is done.
+type DecommissionStep = membership.Step
+
+// ReplicaMove is a replica of a partition that goes to another node.
+type ReplicaMove struct {
+	TopicPartition
+	To NodeID
+}
+
+// DecommissionPlan is what a decommission would do.
+type DecommissionPlan struct {
+	Name string
+	Node NodeID
+	// Steps are all of them in their order, as if nothing blocked it.
+	Steps []DecommissionStep
+	// Moves are the partition replicas that go elsewhere; those that are on their
+	// way come first.
+	Moves []ReplicaMove
+	// Blocked is what has to be done before it can come to its end; empty: nothing.
+	Blocked []Block
+}
+
+// PlanDecommission says what Decommission would do with these options, and what
+// blocks it. It changes nothing, and may be called on any node. It is as of now:
+// not older than any change that was acknowledged before the call. Of what is only
+// the leader's to know, such as whether a learner is caught up, it expects the best.
+//
+// *NoMemberError (Refused); Retry if the metadata has no leader.
+func (n *Node) PlanDecommission(ctx context.Context, name string, opts DecommissionOptions) (DecommissionPlan, error) {
+	p, m, err := n.find(ctx, "Node.PlanDecommission", name)
+	if err != nil {
+		return DecommissionPlan{}, err
+	}
+	return p.planDecommission(m, opts.Force || m.Liveness.Departure == DrainsForced)
+}
+
+func (p *parts) planDecommission(m metastore.Member, force bool) (DecommissionPlan, error) {
+	seats, err := p.steward.Plan(m.Node, force)
+	if err != nil {
+		return DecommissionPlan{}, err
+	}
+	plan := DecommissionPlan{Name: m.Name, Node: m.Node, Steps: seats.Steps, Blocked: seats.Blocked}
+	replicas := topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), m.Node)
+	for _, move := range replicas.Moves {
+		plan.Moves = append(plan.Moves, ReplicaMove{TopicPartition{Topic: move.Topic, Partition: move.Partition}, move.To})
+	}
+	if b, ok := stuck(replicas.Blocked); ok {
+		plan.Blocked = append([]Block{b}, plan.Blocked...)
+	}
+	return plan, nil
+}
+
+// stuck says that replicas have nowhere to go.
+func stuck(replicas []topic.BlockedReplica) (Block, bool) {
+	const named = 3
+	var names []string
+	for i, r := range replicas {
+		if i == named {
+			names = append(names, "...")
+			break
+		}
+		names = append(names, r.TopicPartition.String())
+	}
+	return Block{Code: BlockReplicas, Reason: fmt.Sprintf(
+		"%d partition replicas have nowhere to go, as each other node that lives and stays has one of the same partition (%s): add a node",
+		len(replicas), strings.Join(names, ", "))}, len(replicas) > 0
 }
 
 // Decommission takes a node out of the cluster: its partitions are moved to other
@@ -44,18 +157,28 @@ type DecommissionOptions struct {
 // whoever leads the metadata goes on with it; the Decommission only watches. Calling
 // it again, anywhere, watches the same one, and may force it.
 //
-// name is that of any node, this one too. *NoMemberError (Refused).
+// What could not come to its end as things are is not begun, unless WhenPossible:
+// *BlockedError says why, as PlanDecommission does. If something blocks it later,
+// such as the death of the node, it waits, and Progress says for what.
+//
+// name is that of any node, this one too; of two lives of one name the newer.
+//
+//	Refused  *NoMemberError, *BlockedError
+//	Retry    nothing has begun
+//	Unknown  ctx ended: it may have begun
 func (n *Node) Decommission(ctx context.Context, name string, opts DecommissionOptions) (*Decommission, error) {
-	p, err := n.serving(ctx, "Node.Decommission")
+	p, m, err := n.find(ctx, "Node.Decommission", name)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.meta.Barrier(ctx); err != nil {
-		return nil, err
-	}
-	m, err := p.member(name)
-	if err != nil {
-		return nil, err
+	if m.Liveness.Departure == Stays && !opts.WhenPossible {
+		plan, err := p.planDecommission(m, opts.Force)
+		if err != nil {
+			return nil, err
+		}
+		if len(plan.Blocked) > 0 {
+			return nil, &BlockedError{name, plan.Blocked}
+		}
 	}
 	to := Drains
 	if opts.Force {
@@ -68,12 +191,45 @@ func (n *Node) Decommission(ctx context.Context, name string, opts DecommissionO
 			return nil, err
 		}
 	}
-	return &Decommission{parts: p, member: m}, nil
+	return &Decommission{node: n, parts: p, member: m}, nil
+}
+
+// Decommissions returns where each decommission that is under way stands, as this
+// node knows it, by node id.
+func (n *Node) Decommissions() []Progress {
+	p := n.net.parts.Load()
+	if p == nil {
+		return nil
+	}
+	return p.leaving()
+}
+
+func (p *parts) leaving() (all []Progress) {
+	for _, m := range p.meta.Members() {
+		if m.Liveness.Draining() {
+			if at, err := p.progress(m); err == nil {
+				all = append(all, at)
+			}
+		}
+	}
+	return all
+}
+
+// progress is where a member on its way out stands.
+func (p *parts) progress(m metastore.Member) (at Progress, err error) {
+	at = Progress{Name: m.Name, Node: m.Node, Departure: m.Liveness.Departure}
+	if at.Replicas, _, err = p.meta.Load(m.Node); err != nil || !m.Liveness.Draining() {
+		return at, err
+	}
+	plan, err := p.planDecommission(m, m.Liveness.Departure == DrainsForced)
+	at.Blocked = plan.Blocked
+	return at, err
 }
 
 // Decommission is a decommission that is under way. Its methods are safe for
 // concurrent use, and answer from what this node knows.
 type Decommission struct {
+	node   *Node
 	parts  *parts
 	member metastore.Member
 }
@@ -85,47 +241,67 @@ type Progress struct {
 	Departure Departure
 	Replicas  uint64 // of partitions, that are still to be moved off
 	Done      bool   // it is no member any more
+	// Blocked is what it waits for and does not come by itself, as far as this node
+	// can tell: see Block. Other partitions may be moved meanwhile.
+	Blocked []Block
 }
 
 // Progress returns where the decommission stands. The error is why the metadata
 // cannot be read.
 func (o *Decommission) Progress() (Progress, error) {
-	at := Progress{Name: o.member.Name, Node: o.member.Node}
 	m, ok := o.parts.meta.Member(o.member.Node)
-	if !ok {
-		at.Departure, at.Done = Leaves, true
-		return at, nil
+	if !ok || o.gone() {
+		return Progress{Name: o.member.Name, Node: o.member.Node, Departure: Leaves, Done: true}, nil
 	}
-	at.Departure = m.Liveness.Departure
-	var err error
-	at.Replicas, _, err = o.parts.meta.Load(m.Node)
-	return at, err
+	return o.parts.progress(m)
+}
+
+func (p Progress) String() string {
+	switch {
+	case p.Done:
+		return p.Name + " is out of the cluster"
+	case len(p.Blocked) > 0:
+		return fmt.Sprintf("%s %v, with %d replicas; it waits: %s", p.Name, p.Departure, p.Replicas, reasons(p.Blocked))
+	}
+	return fmt.Sprintf("%s %v, with %d replicas", p.Name, p.Departure, p.Replicas)
 }
 
 // Wait returns nil when the node is out of the cluster. ErrDecommissionCancelled
 // if somebody took it back; if ctx ends first, the error is Unknown, says where
-// it stands and matches ctx.Err(), and the decommission goes on.
+// it stands and what blocks it, matches ctx.Err(), and the decommission goes on.
 func (o *Decommission) Wait(ctx context.Context) error {
 	if err := needs(ctx, "Decommission.Wait"); err != nil {
 		return err
 	}
 	for {
 		_, changed := o.parts.meta.Watch()
-		at, err := o.Progress()
+		at, on := o.node.readiness()
+		m, ok := o.parts.meta.Member(o.member.Node)
 		switch {
-		case err != nil:
-			return err
-		case at.Done:
+		case !ok, o.gone():
 			return nil
-		case at.Departure == Stays:
+		case m.Liveness.Departure == Stays:
 			return ErrDecommissionCancelled
+		case at.Code == Closed:
+			return raftlog.Unknown(ErrClosed)
+		case at.Code == Failed, at.Code == Removed && o.node.failure() != nil:
+			return raftlog.Unknown(fmt.Errorf("stele: this node is %v", at))
 		}
 		select {
 		case <-changed:
+		case <-on.own:
 		case <-ctx.Done():
-			return raftlog.Unknown(fmt.Errorf("stele: %s %v, with %d replicas: %w", at.Name, at.Departure, at.Replicas, ctx.Err()))
+			at, err := o.Progress()
+			return raftlog.Unknown(errors.Join(fmt.Errorf("stele: %v: %w", at, ctx.Err()), err))
 		}
 	}
+}
+
+// gone reports whether the node that was to leave is this one, and was told that it
+// is no member any more. It gets no metadata then, and never sees that there.
+func (o *Decommission) gone() bool {
+	var removed *RemovedError
+	return o.member.Node == o.node.store.Identity().Node && errors.As(o.node.failure(), &removed)
 }
 
 // Cancel takes the decommission back: the node stays, with what it still has. It

@@ -121,9 +121,19 @@ var ErrOverloaded = topic.ErrOverloaded
 var ErrLocked = storage.ErrLocked
 
 // NoMemberError: the cluster has no node of this name. It is Refused.
-type NoMemberError struct{ Name string }
+type NoMemberError struct {
+	Name string
+	// Left is the last node of this name, if there was one: it left the cluster, and
+	// its directory never comes back. 0: nobody ever had the name.
+	Left NodeID
+}
 
-func (e *NoMemberError) Error() string { return fmt.Sprintf("stele: no member is called %q", e.Name) }
+func (e *NoMemberError) Error() string {
+	if e.Left != 0 {
+		return fmt.Sprintf("stele: no member is called %q: %v, which was, has left the cluster", e.Name, e.Left)
+	}
+	return fmt.Sprintf("stele: no member is called %q", e.Name)
+}
 
 // Unwrap makes the error match ErrRefused.
 func (e *NoMemberError) Unwrap() error { return ErrRefused }

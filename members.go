@@ -2,9 +2,11 @@ package stele
 
 import (
 	"context"
+	"slices"
 
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/raftlog"
 )
 
 // Member is a node of the cluster, as one node knows it.
@@ -38,6 +40,9 @@ type Cluster struct {
 	Leader  NodeID // of the metadata; 0: none in view
 	Members []Member
 	Moves   []Move
+	// Strays are replicas in the configuration of the metadata's group that no
+	// member is. There are none unless something went wrong; see Node.Forget.
+	Strays []ReplicaID
 }
 
 // Members returns the nodes of the cluster as this node knows them, by id. It is
@@ -77,7 +82,7 @@ func (n *Node) DescribeCluster(ctx context.Context) (Cluster, error) {
 	leader, _ := p.meta.Leader()
 	return Cluster{
 		ID: n.store.Identity().ClusterID, Version: p.meta.ClusterVersion(), Leader: leader,
-		Members: n.members(p), Moves: p.meta.Moves(),
+		Members: n.members(p), Moves: p.meta.Moves(), Strays: p.strays(),
 	}, nil
 }
 
@@ -89,9 +94,101 @@ func (p *parts) member(name string) (m metastore.Member, err error) {
 		}
 	}
 	if m.Node == 0 {
-		return m, &NoMemberError{name}
+		stone, _, err := p.meta.TombstoneNamed(name)
+		if err != nil {
+			return m, err
+		}
+		return m, &NoMemberError{name, stone.Node}
 	}
 	return m, nil
+}
+
+// NoVoteError says why a node has no vote yet. It is Retry, but of an observer,
+// which never has one: Refused.
+type NoVoteError = membership.NoVoteError
+
+// Deferral is why a node has no vote yet, for programs.
+type Deferral = membership.Deferral
+
+// Why a node has no vote yet.
+const (
+	DeferredNoRecord    = membership.DeferredNoRecord    // it is no member
+	DeferredNoLearner   = membership.DeferredNoLearner   // it is in no configuration yet
+	DeferredDead        = membership.DeferredDead        // it is marked dead
+	DeferredDraining    = membership.DeferredDraining    // it is on its way out
+	DeferredObserver    = membership.DeferredObserver    // it never votes
+	DeferredNewLeader   = membership.DeferredNewLeader   // the leader has not led for long enough
+	DeferredUnreachable = membership.DeferredUnreachable // a call to it failed not long ago
+	DeferredBehind      = membership.DeferredBehind      // it is not caught up
+	DeferredStandby     = membership.DeferredStandby     // there are five voters: it stands by
+	DeferredChanging    = membership.DeferredChanging    // another change is under way
+	DeferredOldLife     = membership.DeferredOldLife     // the life that it replaces speaks, or does not leave yet
+	DeferredQuorum      = membership.DeferredQuorum      // too few of the voters after it would be alive
+)
+
+// Promote gives the named node a vote on the metadata, if it may have one now; nil:
+// it votes. Nodes that are no observers ask for it themselves, again and again: this
+// is to know why one has none yet, or not to wait. It may be called on any node, and
+// again.
+//
+//	Refused  *NoMemberError; *NoVoteError of an observer
+//	Retry    *NoVoteError: not now; the leader could not be reached
+//	Unknown  ctx or CallTimeout ended, or leadership was lost: it may have the vote
+func (n *Node) Promote(ctx context.Context, name string) error {
+	p, m, err := n.find(ctx, "Node.Promote", name)
+	if err != nil {
+		return err
+	}
+	return p.orders.Promote(ctx, m.Node)
+}
+
+// ReplicaID names one stint of a node in a raft group.
+type ReplicaID = raftlog.ReplicaID
+
+// ForgetError says why a replica cannot be forgotten. It is Refused.
+type ForgetError = membership.ForgetError
+
+// Forget takes a replica that is left over in the configuration of the metadata's
+// group, and that no member is, out of it; nil: it is out. Cluster.Strays lists
+// such replicas: there are none unless something went wrong, and one that votes is
+// not taken out unasked. A node with a member record, or with any partition, is
+// refused: that is what Decommission is for. It may be called on any node.
+//
+//	Refused  *ForgetError
+//	Retry    another change is under way, too few of the other voters are alive,
+//	         or the leader could not be reached
+//	Unknown  ctx or CallTimeout ended, or leadership was lost: it may be out
+func (n *Node) Forget(ctx context.Context, replica ReplicaID) error {
+	p, err := n.serving(ctx, "Node.Forget")
+	if err != nil {
+		return err
+	}
+	return p.orders.Forget(ctx, replica)
+}
+
+// find returns the newest life of a name, not older than any change that was
+// acknowledged before the call.
+func (n *Node) find(ctx context.Context, call, name string) (*parts, metastore.Member, error) {
+	p, err := n.serving(ctx, call)
+	if err != nil {
+		return nil, metastore.Member{}, err
+	}
+	if err := p.meta.Barrier(ctx); err != nil {
+		return nil, metastore.Member{}, err
+	}
+	m, err := p.member(name)
+	return p, m, err
+}
+
+// strays are the replicas in the metadata's configuration that no member is.
+func (p *parts) strays() (strays []ReplicaID) {
+	members, conf := p.meta.Members(), p.meta.GroupStatus().Conf
+	for _, r := range slices.Concat(conf.Voters, conf.Learners) {
+		if !slices.ContainsFunc(members, func(m metastore.Member) bool { return m.Replica == r }) {
+			strays = append(strays, r)
+		}
+	}
+	return strays
 }
 
 // InitialState is what a cluster begins with: settings, and topics.

@@ -29,14 +29,7 @@ var ErrNotTransferred = topic.ErrNotTransferred
 //	         leader that could hand over, or it could not be reached
 //	Unknown  ctx or CallTimeout ended, or the answer was lost: it may have happened
 func (n *Node) TransferLeadership(ctx context.Context, of TopicPartition, to string) error {
-	p, err := n.serving(ctx, "Node.TransferLeadership")
-	if err != nil {
-		return err
-	}
-	if err := p.meta.Barrier(ctx); err != nil {
-		return err
-	}
-	m, err := p.member(to)
+	p, m, err := n.find(ctx, "Node.TransferLeadership", to)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -47,9 +48,49 @@ type Next struct {
 	Step   Step
 	Reason string
 	Change raftlog.Change // StepLeave
-	// Blocked: waiting will not help; a person must add nodes, or force it.
-	Blocked bool
+	// Blocked: waiting alone will not help; a person must do something. 0: it is
+	// not so.
+	Blocked BlockCode
 }
+
+// BlockCode is why a decommission does not go on, for programs.
+type BlockCode uint8
+
+const (
+	// BlockVoters: fewer than MinVoters voters would be left. Add a node, or force
+	// it.
+	BlockVoters BlockCode = iota + 1
+	// BlockLastVoter: no voter would be left. Add a node.
+	BlockLastVoter
+	// BlockDead: it is dead, and cannot say whether it has answered all that it
+	// took in. Bring it back, or force it.
+	BlockDead
+	// BlockQuorum: too few of the voters that would be left are alive. Bring them
+	// back.
+	BlockQuorum
+	// BlockBusy: something else is under way, and has to end before.
+	BlockBusy
+	// BlockReplicas: partition replicas have no other node. Add one. It is the
+	// partitions' affair, and not found here.
+	BlockReplicas
+)
+
+// String is the reason in a word, distinct for each.
+func (b BlockCode) String() string {
+	names := [...]string{"none", "voters", "last-voter", "dead", "quorum", "busy", "replicas"}
+	if int(b) < len(names) {
+		return names[b]
+	}
+	return fmt.Sprintf("block(%d)", uint8(b))
+}
+
+// Block is something that keeps a decommission from going on.
+type Block struct {
+	Code   BlockCode
+	Reason string // for a person: what is wrong, and what helps
+}
+
+func (b Block) String() string { return b.Reason }
 
 // Backlog is what a node answered when it was asked for its backlog: how much its
 // producers accepted and have not answered, in bytes of records.
@@ -102,7 +143,7 @@ func (f *Facts) draining(k *Known, b Backlog) Next {
 	case b.Known && b.Count > 0:
 		return Next{Step: StepBacklog, Reason: fmt.Sprintf("it accepted %d bytes of records that it has not answered", b.Count)}
 	case !b.Known && k.Liveness.Dead && !forced:
-		return Next{Step: StepBacklog, Blocked: true, Reason: "it is dead and cannot say whether it has answered all produces: force it, or bring it back"}
+		return Next{Step: StepBacklog, Blocked: BlockDead, Reason: "it is dead and cannot say whether it has answered all produces: force it, or bring it back"}
 	case !b.Known && !(forced && b.Asked):
 		return Next{Step: StepBacklog, Reason: "it has not said yet whether it has answered all produces"}
 	}
@@ -158,11 +199,11 @@ func (f *Facts) leave(k *Known, forced bool) Next {
 	left := len(after.Voters) - f.leavers(after.Voters)
 	switch {
 	case len(after.Voters) == 0:
-		return Next{Step: StepWait, Blocked: true, Reason: "it is the last voter"}
+		return Next{Step: StepWait, Blocked: BlockLastVoter, Reason: "it is the last voter: add a node"}
 	case left < f.Rules.MinVoters && !forced:
-		return Next{Step: StepWait, Blocked: true, Reason: fmt.Sprintf("%d voters would be left, at least %d must be: add a node, or force it", left, f.Rules.MinVoters)}
+		return Next{Step: StepWait, Blocked: BlockVoters, Reason: fmt.Sprintf("%d voters would be left, at least %d must be: add a node, or force it", left, f.Rules.MinVoters)}
 	case !f.quorum(after, f.alive):
-		return Next{Step: StepWait, Reason: fmt.Sprintf("too few of the %d voters that would be left are alive", len(after.Voters))}
+		return Next{Step: StepWait, Blocked: BlockQuorum, Reason: fmt.Sprintf("too few of the %d voters that would be left are alive: bring them back", len(after.Voters))}
 	}
 	return Next{Step: StepLeave, Change: change}
 }
@@ -177,16 +218,17 @@ func (f *Facts) leavers(voters []raftlog.ReplicaID) (n int) {
 	return n
 }
 
-// Plan says what a decommission of a member would do, and what blocks it, in
-// order. It changes nothing.
+// Plan says what a decommission of a member would do, in order, and what blocks
+// it. It changes nothing.
 type Plan struct {
 	Node    raftlog.NodeID
-	Steps   []Step
-	Blocked []string
+	Steps   []Step // all of them, as if nothing blocked it
+	Blocked []Block
 }
 
-// PlanDecommission makes the plan of a member, forced or not. ErrNoMember
-// (Refused) if there is no such member.
+// PlanDecommission makes the plan of a member, forced or not; what it has is left
+// as it is if it is on its way out already. Of a member that stays, those that are
+// on their way out count as gone. ErrNoMember (Refused) if there is no such member.
 func PlanDecommission(f *Facts, node raftlog.NodeID, force bool) (Plan, error) {
 	p := Plan{Node: node}
 	if f.member(node) == nil {
@@ -195,6 +237,9 @@ func PlanDecommission(f *Facts, node raftlog.NodeID, force bool) (Plan, error) {
 	g := *f // the facts as they would be, one step after the other
 	g.Members = slices.Clone(f.Members)
 	k := g.member(node)
+	if k.Liveness.Departure == metastore.Stays {
+		g.goBefore(k)
+	}
 	switch {
 	case k.Liveness.Departure == metastore.Leaves:
 	case force:
@@ -203,25 +248,15 @@ func PlanDecommission(f *Facts, node raftlog.NodeID, force bool) (Plan, error) {
 		k.Liveness.Departure = metastore.Drains
 	}
 	var b Backlog
-	for range 10 {
+	for range 12 {
 		n := NextStep(&g, node, b)
-		if n.Blocked {
-			p.Blocked = append(p.Blocked, n.Reason)
+		if n.Blocked != 0 {
+			p.Blocked = append(p.Blocked, Block{n.Blocked, n.Reason})
 		}
-		if n.Step == StepWait {
-			if !n.Blocked {
-				p.Blocked = append(p.Blocked, n.Reason)
-			}
-			return p, nil
-		}
-		p.Steps = append(p.Steps, n.Step)
 		switch n.Step {
 		case StepMove:
 			k.Assigned = 0
 		case StepBacklog:
-			if n.Blocked {
-				return p, nil
-			}
 			b.Known, b.Count = true, 0
 		case StepMark:
 			k.Liveness.Departure = metastore.Leaves
@@ -231,11 +266,52 @@ func PlanDecommission(f *Facts, node raftlog.NodeID, force bool) (Plan, error) {
 		case StepLeave:
 			g.Conf = g.after(n.Change)
 			k.Seat = SeatNone
-		case StepRemove:
+		case StepWait:
+			if n.Blocked != BlockVoters {
+				if n.Blocked == 0 {
+					p.Blocked = append(p.Blocked, Block{BlockBusy, n.Reason})
+				}
+				return p, nil
+			}
+			k.Liveness.Departure = metastore.DrainsForced // to see the rest of the way
+			continue
+		}
+		p.Steps = append(p.Steps, n.Step)
+		if n.Step == StepRemove {
 			return p, nil
 		}
 	}
 	return p, nil
+}
+
+// goBefore counts all others that are on their way out as leaving.
+func (f *Facts) goBefore(k *Known) {
+	for i := range f.Members {
+		if o := &f.Members[i]; o != k && o.Liveness.Draining() {
+			o.Liveness.Departure = metastore.Leaves
+		}
+	}
+}
+
+// Outline returns the facts that any member can tell from the metadata, for plans:
+// whoever is not marked dead is well, and a learner can take a vote. What only the
+// leader knows passes, or ends in a mark. load is the number of partition replicas
+// of a node.
+func Outline(r Rules, members []metastore.Member, conf raftlog.ConfState, leader raftlog.NodeID, load func(raftlog.NodeID) uint64) *Facts {
+	r = r.WithDefaults()
+	conf.VotersOutgoing = nil // it is left soon
+	f := &Facts{Rules: r, Leads: true, LedFor: time.Hour, Conf: conf, ConfSafe: true}
+	for _, m := range members {
+		k := Known{
+			Member: m, Seat: SeatOf(conf, m.Replica), Self: m.Node == leader, Assigned: load(m.Node),
+			Announced: m.Liveness.Newest, CaughtUp: true, Unreachable: -1,
+		}
+		if m.Liveness.Dead {
+			k.Silent, k.Idle, k.CaughtUp = time.Hour, time.Hour, false
+		}
+		f.Members = append(f.Members, k)
+	}
+	return f
 }
 
 // elect makes another live voter the leader, in a plan.

@@ -121,16 +121,40 @@ func TestPlanDecommission(t *testing.T) {
 	require.Equal(t, Plan{Node: 4, Steps: []Step{StepMove, StepBacklog, StepMark, StepLeave, StepRemove}},
 		steps(factsOf(4, 4).with(func(f *Facts) { f.Members[3].Assigned = 3 }), 4, false))
 	require.Equal(t, Plan{Node: 1, Steps: []Step{StepBacklog, StepTransfer, StepMark, StepLeave, StepRemove}}, steps(factsOf(4, 4), 1, false))
-	require.Equal(t, Plan{Node: 3, Steps: []Step{StepBacklog}, Blocked: []string{"2 voters would be left, at least 3 must be: add a node, or force it"}}, steps(factsOf(3, 3), 3, false))
+	require.Equal(t, Plan{Node: 3, Steps: []Step{StepBacklog, StepMark, StepLeave, StepRemove}, Blocked: []Block{
+		{BlockVoters, "2 voters would be left, at least 3 must be: add a node, or force it"},
+	}}, steps(factsOf(3, 3), 3, false))
 	require.Equal(t, []Step{StepBacklog, StepMark, StepLeave, StepRemove}, steps(factsOf(3, 3), 3, true).Steps)
 	dying := factsOf(4, 4).with(func(f *Facts) { dead(&f.Members[3]) })
 	require.Len(t, steps(dying, 4, false).Blocked, 1)
 	require.Empty(t, steps(dying, 4, true).Blocked)
 	joint := factsOf(4, 4).with(func(f *Facts) { f.Conf.VotersOutgoing = f.Conf.Voters })
-	require.Contains(t, steps(joint, 4, false).Blocked[0], "joint")
+	require.Equal(t, BlockBusy, steps(joint, 4, false).Blocked[0].Code)
+	require.Contains(t, steps(joint, 4, false).Blocked[0].Reason, "joint")
+
+	codes := func(p Plan) (codes []BlockCode) {
+		for _, b := range p.Blocked {
+			codes = append(codes, b.Code)
+		}
+		return codes
+	}
+	both := factsOf(3, 3).with(func(f *Facts) { dead(&f.Members[2]) })
+	require.Equal(t, []BlockCode{BlockDead, BlockVoters}, codes(steps(both, 3, false)), "all that a person has to do")
+	require.Empty(t, codes(steps(both, 3, true)))
+	two := factsOf(4, 4).with(func(f *Facts) { f.Members[3].Liveness.Departure = metastore.Drains })
+	require.Equal(t, []BlockCode{BlockVoters}, codes(steps(two, 3, false)), "another one goes before")
+	require.Empty(t, codes(steps(two, 4, false)), "which is not held up by who stays")
+	require.Equal(t, []BlockCode{BlockLastVoter}, codes(steps(factsOf(1, 1), 1, true)))
+	few := factsOf(4, 4).with(func(f *Facts) { dead(&f.Members[1]); dead(&f.Members[2]) })
+	require.Equal(t, []BlockCode{BlockQuorum}, codes(steps(few, 4, true)))
 
 	_, err := PlanDecommission(factsOf(3, 3), 9, false)
 	require.ErrorIs(t, err, ErrNoMember)
+	names := map[string]bool{}
+	for b := BlockVoters; b <= BlockReplicas; b++ {
+		require.False(t, names[b.String()])
+		names[b.String()] = true
+	}
 	require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err))
 }
 
@@ -162,4 +186,26 @@ func TestForget(t *testing.T) {
 	f.Conf.VotersOutgoing = f.Conf.Voters
 	_, err = Forget(f, 170, 0)
 	require.ErrorIs(t, err, raftlog.ErrRetry)
+}
+
+// What any member tells from the metadata is what the leader finds, but for what
+// only the leader knows.
+func TestOutline(t *testing.T) {
+	f := factsOf(5, 4)
+	var members []metastore.Member
+	for i := range f.Members {
+		members = append(members, f.Members[i].Member)
+	}
+	load := func(raftlog.NodeID) uint64 { return 2 }
+	plan := func(force bool) Plan {
+		p, err := PlanDecommission(Outline(Rules{MinVoters: 4}, members, f.Conf, 1, load), 4, force)
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, Plan{Node: 4, Steps: []Step{StepMove, StepBacklog, StepMark, StepLeave, StepRemove}}, plan(false), "a learner takes the vote")
+	members[4].Liveness.Dead = true
+	require.Equal(t, BlockVoters, plan(false).Blocked[0].Code)
+	require.Empty(t, plan(true).Blocked)
+	members[3].Liveness.Dead = true
+	require.Equal(t, BlockDead, plan(false).Blocked[0].Code)
 }

@@ -71,6 +71,7 @@ type Gauges struct {
 	Voters, Learners, Dead int
 	Spared                 int // silent voters that are not marked dead: too few would be left
 	Leaving                int
+	Strays                 int // voters that no member is
 }
 
 // NewSteward prepares a steward; nothing is done before Run. A *ConfigError says
@@ -166,6 +167,7 @@ func (s *Steward) pass(ctx context.Context, running *sync.WaitGroup) {
 	s.raiseVersion(ctx, f)
 	s.judge(ctx, f)
 	s.burn(ctx, f)
+	s.noteStrays(f)
 	for _, change := range []func(*Facts) *raftlog.Change{Seats, Strays, Standby} {
 		_ = s.changeSeats(ctx, change) // what did not come about is decided anew
 	}
@@ -252,7 +254,7 @@ func (s *Steward) count(f *Facts) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g.Spared = s.mu.gauges.Spared
+	g.Spared, g.Strays = s.mu.gauges.Spared, s.mu.gauges.Strays
 	s.mu.gauges = g
 }
 
@@ -271,6 +273,8 @@ const (
 	EventBlocked  EventKind = "blocked"
 	EventRemoved  EventKind = "removed"
 	EventVersion  EventKind = "version" // of the cluster
+	// EventStray: a replica that no member is votes on the metadata.
+	EventStray EventKind = "stray"
 	// EventForgotten: a replica that no member is was taken out of group 1.
 	EventForgotten EventKind = "forgotten"
 )
@@ -289,15 +293,11 @@ func (s *Steward) tell(e Event) {
 	}
 }
 
-// Plan says what a decommission of a member would do, and what blocks it. Errors
-// as of PlanDecommission, and *raftlog.NotLeaderError (Retry).
+// Plan says what a decommission of a member would do, and what blocks it, as far
+// as any member can tell: it may be asked on every node, and is as new as the
+// metadata there. Errors as of PlanDecommission.
 func (s *Steward) Plan(node raftlog.NodeID, force bool) (Plan, error) {
-	f := s.Facts()
-	if !f.Leads {
-		return Plan{}, s.notLeader()
-	}
-	if k := f.member(node); k != nil {
-		k.Assigned = s.load(node)
-	}
+	leader, _ := s.cfg.Meta.Leader()
+	f := Outline(s.cfg.Rules, s.cfg.Meta.Members(), s.cfg.Group.Status().Conf, leader, s.load)
 	return PlanDecommission(f, node, force)
 }

@@ -140,6 +140,29 @@ func (s *Steward) refused(name string, holder raftlog.NodeID) {
 	s.tell(Event{Kind: EventRefused, Name: name, Reason: fmt.Sprintf("the name is that of %v, which lives", holder)})
 }
 
+// noteStrays says that voters are left over which no member is. They are taken out
+// only if a person says so: they may be needed. Each is told once in a leadership.
+func (s *Steward) noteStrays(f *Facts) {
+	strays := 0
+	for _, r := range f.Conf.Voters {
+		if f.byReplica(r) != nil {
+			continue
+		}
+		strays++
+		s.mu.Lock()
+		is := s.mu.told[r.String()] == ""
+		s.mu.told[r.String()] = "stray"
+		s.mu.Unlock()
+		if is {
+			s.cfg.Logger.Error("a replica that no member is votes on the metadata: it can be forgotten", zap.Stringer("replica", r))
+			s.tell(Event{Kind: EventStray, Reason: fmt.Sprintf("%v votes on the metadata, and no member is it: it can be forgotten", r)})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.gauges.Strays = strays
+}
+
 // errNothing: a decision was that nothing is to be changed.
 var errNothing = raftlog.Retry(errors.New("membership: nothing to change"))
 
@@ -345,7 +368,7 @@ func (s *Steward) note(k *Known, n Next) {
 	}
 	s.cfg.Logger.Info("a member leaves", zap.String("name", k.Name), zap.Stringer("id", k.Node), zap.String("next", text))
 	kind := EventStep
-	if n.Blocked {
+	if n.Blocked != 0 {
 		kind = EventBlocked
 	}
 	s.tell(Event{Kind: kind, Node: k.Node, Name: k.Name, Reason: text})

@@ -2,6 +2,7 @@ package metastore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -146,6 +147,32 @@ func (s *Store) TombstoneOf(node raftlog.NodeID) (stone Tombstone, ok bool, err 
 		}
 	})
 	return stone, ok, err
+}
+
+// TombstoneNamed returns the tombstone of the newest life that had a name, as this
+// node knows it (stale). It reads those of all nodes that ever left.
+func (s *Store) TombstoneNamed(name string) (stone Tombstone, ok bool, err error) {
+	err = s.machine.db.look(func(v view) error {
+		return v.scan([]byte{tableRemoved}, func(key, value []byte) error {
+			if len(key) != len(keyNode(tableRemoved, 0)) {
+				return fmt.Errorf("metastore: a tombstone under %x", key)
+			}
+			node := raftlog.NodeID(binary.BigEndian.Uint64(key[1:]))
+			d := decoder{b: value}
+			r := d.removal()
+			if err := d.end(); err != nil {
+				return err
+			}
+			if r.Name == name && node >= stone.Node {
+				stone, ok = Tombstone{Node: node, Nonce: r.Nonce, Name: r.Name}, true
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return Tombstone{}, false, retriable(err)
+	}
+	return stone, ok, nil
 }
 
 // Load returns how many replicas a member has to hold, those that moves bring in
