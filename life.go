@@ -46,8 +46,7 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 			Conf: func() raftlog.ConfState { return p.meta.GroupStatus().Conf },
 		}).Run)
 	}
-	out := func() bool { return p.meta.GroupStatus().Role == raftlog.RoleRemoved }
-	run(func(ctx context.Context) error { return n.joiner(p.meta.Leader, out).Run(ctx, joined) })
+	run(func(ctx context.Context) error { return n.joiner(p).Run(ctx, joined) })
 	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
 	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
 }
@@ -58,13 +57,25 @@ func (n *Node) toLeader(p *parts, place membership.Joined) membership.ToLeader {
 	}
 }
 
-// joiner asks, where the configuration says, to be taken in.
-func (n *Node) joiner(leader func() (raftlog.NodeID, <-chan struct{}), out func() bool) *membership.Joiner {
-	return membership.NewJoiner(membership.JoinerConfig{
+// joiner asks, where the configuration says, to be taken in; one that is part of
+// a cluster also those that it knows from there. p is nil before.
+func (n *Node) joiner(p *parts) *membership.Joiner {
+	cfg := membership.JoinerConfig{
 		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
-		Leader: leader, Out: out, Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
-	})
+		Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
+	}
+	if p != nil {
+		cfg.Leader = p.meta.Leader
+		cfg.Out = func() bool { return p.meta.GroupStatus().Role == raftlog.RoleRemoved }
+		cfg.Known = func() (addrs []string) {
+			for _, m := range p.meta.Members() {
+				addrs = append(addrs, m.Addr)
+			}
+			return addrs
+		}
+	}
+	return membership.NewJoiner(cfg)
 }
 
 func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.StewardConfig {

@@ -164,7 +164,7 @@ func (n *Node) start(ctx context.Context) error {
 // form makes the node part of a cluster: of the one that its initial members
 // found, or of one that takes it in.
 func (n *Node) form(process uint64) {
-	joiner := n.joiner(nil, nil)
+	joiner := n.joiner(nil)
 	n.entering.Store(joiner)
 	state, err := membership.Enter(n.life, n.genesis, joiner)
 	if n.life.Err() != nil {

@@ -27,6 +27,9 @@ type JoinerConfig struct {
 	SegmentBytes int64
 	Peers        []string // addresses to begin with
 	Caller       Caller
+	// Known are addresses of members as this node's own metadata have them, however
+	// old: they are asked when all Peers may be gone. nil: none.
+	Known func() []string
 	// CheckAddr is the transport's test of an address; nil: any is good.
 	CheckAddr func(addr string) bool
 	// Leader is the leader as this node's own replica sees it, and a channel that
@@ -116,8 +119,8 @@ func (e *DeferredError) Unwrap() error { return raftlog.ErrRetry }
 // ErrNoLeader: nobody who answered leads. It is Retry.
 var ErrNoLeader = raftlog.Retry(errors.New("membership: none of the peers leads the cluster or knows who does"))
 
-// Once makes one attempt: it walks over the leaders that it remembers and the
-// peers, and follows those who name the leader. It returns the leader's
+// Once makes one attempt: it walks over the leaders that it remembers, the
+// peers, and the members that it knows, and follows those who name the leader. It returns the leader's
 // acceptance, with this life's place in the cluster; repeating it is harmless.
 //
 // *RemovedError, *SettingsError and *OlderReleaseError (Refused), *DeferredError and ErrNoLeader
@@ -128,7 +131,11 @@ func (j *Joiner) Once(ctx context.Context) (Reply, error) {
 		Name: j.cfg.Name, Nonce: j.cfg.Nonce, Addr: j.cfg.Addr,
 		Newest: j.cfg.Newest, Observer: j.cfg.Observer, SegmentBytes: j.cfg.SegmentBytes,
 	}.Encode()
-	walk := NewWalk(j.cfg.Peers, &j.leaders, j.cfg.Addr, j.cfg.CheckAddr)
+	peers := j.cfg.Peers
+	if j.cfg.Known != nil {
+		peers = slices.Concat(peers, j.cfg.Known())
+	}
+	walk := NewWalk(peers, &j.leaders, j.cfg.Addr, j.cfg.CheckAddr)
 	failure := error(ErrNoLeader)
 	for {
 		addr, ok := walk.Next()

@@ -73,6 +73,31 @@ func acceptance() Reply {
 	}
 }
 
+// Property: J7, R20 (red: only the peers were asked)
+//
+// All peers of the configuration are gone: who is a member, or was one, asks those
+// that its own metadata name, the newest leaders first all the same.
+func TestMembersAreAskedWhenAllPeersAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript()
+		j := s.joiner("a", "b")
+		known := []string{"z:1", "b", "c", "d"}
+		j.cfg.Known = func() []string { return known }
+		s.says("c", Reply{Kind: ReplyNotLeader, Addr: "e"})
+		s.says("e", Reply{Kind: ReplyRemoved, Reason: "gone"})
+		s.says("d", Reply{Kind: ReplyNotLeader})
+		_, err := j.Once(t.Context())
+		var removed *RemovedError
+		require.ErrorAs(t, err, &removed)
+		require.Equal(t, []string{"a", "b", "c", "e", "d"}, s.took(), "itself not, and nobody twice")
+		known = []string{"f"}
+		s.says("f", acceptance())
+		_, err = j.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"e", "a", "b", "f"}, s.took())
+	})
+}
+
 // Property: J6, J7 (red: garbage ended the walk; the id alone of no use)
 func TestALeaderIsFoundThatNoPeerKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
