@@ -68,12 +68,7 @@ func (n *Node) joiner(p *parts) *membership.Joiner {
 	if p != nil {
 		cfg.Leader = p.meta.Leader
 		cfg.Out = func() bool { return p.meta.GroupStatus().Role == raftlog.RoleRemoved }
-		cfg.Known = func() (addrs []string) {
-			for _, m := range p.meta.Members() {
-				addrs = append(addrs, m.Addr)
-			}
-			return addrs
-		}
+		cfg.Known = n.net.roster.Load().addrs
 	}
 	return membership.NewJoiner(cfg)
 }

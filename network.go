@@ -150,13 +150,16 @@ func (n *network) known(from transport.Peer) bool {
 		return false
 	}
 	member, ok := r.peer(raftlog.NodeID(from.Node))
-	if !ok || member.Name != from.Name {
+	switch {
+	case ok && member.Name != from.Name:
 		return false
-	}
-	if from.Addr != member.Addr && r.cfg.checkAddr(from.Addr) {
+	case from.Addr == member.Addr || !r.cfg.checkAddr(from.Addr):
+	case ok:
 		r.heardOf(raftlog.NodeID(from.Node), from.Addr)
+	default:
+		r.unknownAt(from.Addr)
 	}
-	return true
+	return ok
 }
 
 // HandleCall implements transport.Handler: the prefix of a method names the

@@ -21,8 +21,8 @@ import (
 //
 // The configuration counts for a member until the metadata says another address
 // than when this process first saw it: that is newer. What a leader told counts
-// until the metadata changes. What a node says of itself counts while it is not
-// what the metadata say, until they say something else.
+// until the metadata changes. What a node says of itself counts before all that,
+// until the metadata say another address than they did then.
 type roster struct {
 	cluster raftlog.ClusterID
 	epoch   uint64
@@ -37,11 +37,15 @@ type roster struct {
 		first   map[raftlog.NodeID]string // the metadata's address when it was first seen
 		told    map[raftlog.NodeID]Peer
 		heard   map[raftlog.NodeID]heardAddr
+		unknown []string // addresses of nodes of this cluster that no member here is, newest first
 	}
 }
 
-// heardAddr is an address that a node gave on its own connection, in place of
-// the one that the metadata had for it.
+// maxUnknown bounds what is remembered of nodes that are not known.
+const maxUnknown = 8
+
+// heardAddr is an address that a node gave on its own connection, and the one that
+// the metadata had for it then.
 type heardAddr struct{ addr, over string }
 
 func newRoster(cluster raftlog.ClusterID, epoch uint64, cfg *Config, genesis map[string]string) *roster {
@@ -104,20 +108,38 @@ func (r *roster) heardOf(node raftlog.NodeID, addr string) {
 		if m.Node != node {
 			continue
 		}
-		last, known := r.mu.heard[node]
 		now := heardAddr{addr, m.Addr}
-		switch {
-		case addr == m.Addr && known:
-			delete(r.mu.heard, node)
-		case addr == m.Addr, last == now:
-			return // and it is the configuration that says another one
-		default:
-			r.mu.heard[node] = now
+		if r.mu.heard[node] == now {
+			return
 		}
+		r.mu.heard[node] = now
 		delete(r.mu.told, node)
 		r.makeLocked()
 		return
 	}
+}
+
+// unknownAt takes the address of a node that says that it is of this cluster, and
+// is no member as far as is known here. What is known here may be so old that all
+// who were members then are gone; but whoever leads speaks to this node.
+func (r *roster) unknownAt(addr string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.unknown) > 0 && r.mu.unknown[0] == addr {
+		return
+	}
+	now := append([]string{addr}, slices.DeleteFunc(slices.Clone(r.mu.unknown), func(a string) bool { return a == addr })...)
+	r.mu.unknown = now[:min(len(now), maxUnknown)]
+}
+
+// addrs are where members are, or may be: who is out of touch asks there.
+func (r *roster) addrs() (all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.mu.members {
+		all = append(all, r.addrLocked(m))
+	}
+	return append(all, r.mu.unknown...)
 }
 
 func (r *roster) makeLocked() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/testcluster"
 )
 
@@ -30,5 +31,36 @@ func TestAMemberMovesWhileNobodyLeads(t *testing.T) {
 		c.Start(lost)
 		c.Eventually(func() bool { return c.Node(lost).Readiness().Ready() && at(lost) == "elsewhere:7942" }, "the third one hears of it")
 		require.Len(t, c.Node(lost).Members(), 3)
+	})
+}
+
+// A member that lost its disk starts with the addresses of its configuration, of
+// which one is old: what that node says of itself is believed.
+//
+// Property: J8 (red: the configuration of a node that joined believed before the node that it speaks of)
+func TestAnOldConfigurationIsNotBelieved(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 63}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		old := c.Config(0)
+		c.Kill(2)
+		c.MoveTo(2, "elsewhere:7942")
+		c.Start(2)
+		c.Eventually(func() bool { return c.Node(1).Members()[2].Addr == "elsewhere:7942" }, "the others know")
+		c.Kill(0)
+		c.Wipe(0)
+		c.StartWith(0, func(cfg *stele.Config) { cfg.InitialMembers = old.InitialMembers })
+		c.Eventually(func() bool { return c.Node(0).Readiness().Ready() }, "it is taken in")
+		require.NoError(t, c.Node(0).TransferLeadership(t.Context(), stele.TopicPartition{}, c.Member(2).Name))
+		c.Eventually(func() bool { return c.Node(0).Readiness().Ready() }, "it follows")
+		c.Eventually(func() bool {
+			for _, m := range c.Node(0).Members() {
+				if m.Name == c.Member(2).Name {
+					return m.Addr == "elsewhere:7942"
+				}
+			}
+			return false
+		}, "it knows too")
 	})
 }

@@ -157,9 +157,19 @@ func (c *Cluster) Config(i int) stele.Config {
 	return cfg
 }
 
+// StartWith starts member i with a configuration that is changed for this start.
+func (c *Cluster) StartWith(i int, change func(*stele.Config)) {
+	c.T.Helper()
+	cfg := c.Config(i)
+	change(&cfg)
+	require.NoError(c.T, c.open(i, cfg), "start of %s", c.members[i].Name)
+}
+
 // Open starts member i and returns Open's error.
-func (c *Cluster) Open(i int) error {
-	node, err := stele.Open(invariant.With(c.T.Context(), c.watch(i)), c.Config(i))
+func (c *Cluster) Open(i int) error { return c.open(i, c.Config(i)) }
+
+func (c *Cluster) open(i int, cfg stele.Config) error {
+	node, err := stele.Open(invariant.With(c.T.Context(), c.watch(i)), cfg)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,47 @@
+package stele_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// A member is down while all that it ever knew leave and others come. What it is
+// configured with, and what its metadata say, are addresses where nobody lives; but
+// the leader speaks to it.
+//
+// Property: J7, J14 (red: who speaks and is not known forgotten; open: hints that lead on)
+func TestAMemberWhoseWholeWorldLeft(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 81}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		late := c.Add()
+		c.Start(late)
+		c.WaitReady()
+		c.Eventually(func() bool { return seat(c, 0, late) == stele.SeatVoter }, "it gets a vote")
+		c.Close(late)
+		var young []int
+		for range 3 {
+			i := c.Add()
+			c.Start(i)
+			young = append(young, i)
+		}
+		c.WaitReady()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		for i := range 3 {
+			d, err := c.Node(young[0]).Decommission(ctx, c.Member(i).Name, stele.DecommissionOptions{})
+			require.NoError(t, err)
+			require.NoError(t, d.Wait(ctx))
+			c.Kill(i)
+		}
+		c.Start(late)
+		c.Eventually(func() bool { return c.Node(late).Readiness().Ready() }, "it finds its cluster")
+		require.Len(t, c.Node(late).Members(), 4)
+	})
+}
