@@ -59,7 +59,7 @@ func (p *program) agrees(at int, known []stele.Member) string {
 			return fmt.Sprintf("no %s", p.name(i))
 		case known[k].Node != p.c.Node(i).Status().Node:
 			return fmt.Sprintf("another life of %s, %v", p.name(i), known[k].Node)
-		case known[k].Addr != p.c.Member(i).Addr:
+		case at == p.c.MetadataLeader() && known[k].Addr != p.c.Member(i).Addr: // others may not have heard it yet
 			return fmt.Sprintf("%s at %s", p.name(i), known[k].Addr)
 		case known[k].Liveness.Dead:
 			return fmt.Sprintf("%s as dead", p.name(i))
