@@ -194,7 +194,7 @@ func requireOn(t *testing.T, n *node, top metastore.Topic, index uint32, want ma
 	}
 }
 
-// Property: M1, R32 (red: the old replica was not set aside; a replica that a move brings began with the configuration of the creation; open: joining)
+// Property: M1, R32 (red: the old replica was not set aside; a replica that a move brings began with the configuration of the creation)
 //
 // A replica moves to an empty node while records come, follower or leader: the
 // new one has every record at its offset, and the producers' memory; the old one
@@ -298,7 +298,7 @@ func TestAReplicaMoves(t *testing.T) {
 	}
 }
 
-// Property: M3 (red: a destination that is dead was waited for without end; open: heartbeats)
+// Property: M3 (red: a destination that is dead was waited for without end)
 //
 // A destination that dies is waited for, two minutes by the leader's own clock,
 // and then the partition is as it was.
@@ -356,7 +356,7 @@ func (c *cluster) depart(id raftlog.NodeID, d metastore.Departure) {
 	})
 }
 
-// Property: M1, M2 (red: nothing was planned; open: joining)
+// Property: M1, M2 (red: nothing was planned)
 //
 // A node that drains is emptied, eight moves at a time at most, while records
 // come; one that is there for new replicas gets its share; a dead one keeps what

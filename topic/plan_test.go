@@ -70,7 +70,7 @@ func told(p topic.Plan) string {
 	return strings.Join(words, ", ")
 }
 
-// Property: M1, M2 (red: a dead node was given replicas; a node with one replica more gave it away; open: carried out)
+// Property: M1, M2 (red: a dead node was given replicas; a node with one replica more gave it away)
 func TestPlanned(t *testing.T) {
 	for name, c := range map[string]struct {
 		members, topics string
