@@ -164,11 +164,14 @@ func stuck(replicas []topic.BlockedReplica) (Block, bool) {
 // name is that of any node, this one too; of two lives of one name the newer.
 //
 //	Refused  *NoMemberError, *BlockedError
-//	Retry    nothing has begun
+//	Retry    nothing has begun; *ClusterVersionError, which names who holds it back
 //	Unknown  ctx ended: it may have begun
 func (n *Node) Decommission(ctx context.Context, name string, opts DecommissionOptions) (*Decommission, error) {
 	p, m, err := n.find(ctx, "Node.Decommission", name)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.meta.Require(versionOfMembers); err != nil {
 		return nil, err
 	}
 	if m.Liveness.Departure == Stays && !opts.WhenPossible {

@@ -7,6 +7,9 @@ import "github.com/stelelog/stele/metastore"
 // they run a newer build, or have no lower Config.MaxVersion, the version is raised.
 type ClusterVersionError = metastore.ClusterVersionError
 
+// versionOfMembers is the cluster version at which members come and go.
+const versionOfMembers = 2
+
 // behind names the members that hold the cluster's version back: as this node sees
 // them if it leads the metadata, else as the leader told it last.
 func (n *Node) behind() []string {

@@ -2,7 +2,6 @@ package metastore
 
 import (
 	"context"
-	"errors"
 )
 
 // The versions of a cluster say which commands may be proposed, and so which
@@ -114,10 +113,18 @@ func (s *Store) SetVersion(ctx context.Context, version uint64) error {
 
 // allowed refuses a command before its cluster version. A state that is behind
 // refuses what others would not: Retry.
-func (s *Store) allowed(c command) error {
-	err := c.kind().allowedAt(s.ClusterVersion())
-	if e := (*ClusterVersionError)(nil); errors.As(err, &e) && s.config.Behind != nil {
+func (s *Store) allowed(c command) error { return s.Require(c.kind().needs()) }
+
+// Require returns nil if the cluster has a version, as this node knows it (stale),
+// or a higher one: else a *ClusterVersionError.
+func (s *Store) Require(version uint64) error {
+	has := s.ClusterVersion()
+	if version <= firstVersion || version <= has {
+		return nil
+	}
+	e := &ClusterVersionError{Needs: version, Has: has}
+	if s.config.Behind != nil {
 		e.Behind = s.config.Behind()
 	}
-	return err
+	return e
 }
