@@ -16,6 +16,10 @@ var (
 	// ErrNoReplica answers for a partition that this node does not hold, or has
 	// not opened yet. Retry, elsewhere.
 	ErrNoReplica = raftlog.Retry(errors.New("topic: this node has no open replica of the partition"))
+	// ErrEnoughReplicas refuses one more replica of a partition that has as many as
+	// its topic is to have (metastore.TopicConfig.Replicas): nothing would ever take
+	// it away again, and a node that holds it might find nobody to leave it to.
+	ErrEnoughReplicas = raftlog.Refused(errors.New("topic: the partition has all the replicas that its topic is to have"))
 	// ErrNoContext is the error of a call whose context is nil. Refused.
 	ErrNoContext = raftlog.Refused(errors.New("topic: the context is nil: want one, context.Background() if there is no other"))
 	// ErrClosed is the error of calls to a Manager, Producer or Reader that was

@@ -331,6 +331,22 @@ func TestAMoveToADeadNodeIsCancelled(t *testing.T) {
 	})
 }
 
+// A partition gets no more replicas than its topic is to have, not even when
+// somebody asks.
+func TestAPartitionHasEnoughReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newMoves(t, 4, 1, nil)
+		_, err := c.node(1).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{Replicas: 2})
+		require.NoError(t, err)
+		before := c.partition("orders", 0)
+		err = c.node(1).topics.MoveReplica(t.Context(), at("orders", 0), 0, c.off("orders", 0))
+		require.ErrorIs(t, err, topic.ErrEnoughReplicas)
+		require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err))
+		saysWhere(t, err, "orders/0", "2")
+		require.Equal(t, before, c.partition("orders", 0))
+	})
+}
+
 // markDead marks a node dead in the metadata.
 func (c *cluster) markDead(id raftlog.NodeID) {
 	c.t.Helper()

@@ -99,10 +99,12 @@ func (b *moveBoard) keep(led map[address]bool) {
 // MoveReplica has the replica of a partition that one node holds replaced by one
 // on another node. It returns when that is decided; the partition's leader
 // carries it out, as it does for moves that are planned, and goes on serving
-// meanwhile. from 0: the partition gets one more replica.
+// meanwhile. from 0: the partition gets one more replica, if it has fewer than its
+// topic is to have.
 //
 // Errors: those of metastore.Store.StartMove, metastore.ErrTopicNotFound,
-// *NoPartitionError; ErrNoReplica (Refused) if from holds none.
+// *NoPartitionError; ErrNoReplica (Refused) if from holds none;
+// ErrEnoughReplicas (Refused).
 func (m *Manager) MoveReplica(ctx context.Context, at TopicPartition, from, to raftlog.NodeID) error {
 	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
@@ -133,7 +135,10 @@ func (m *Manager) moveReplica(ctx context.Context, at TopicPartition, from, to r
 	if from != 0 && request.Remove == 0 {
 		return raftlog.Refused(withoutOutcome{fmt.Errorf("%w: %v holds none of %v", ErrNoReplica, from, at)})
 	}
-	_, err = m.cfg.Meta.StartMove(ctx, request)
+	if want := int(t.Config.Replicas); from == 0 && len(p.Replicas) >= want {
+		return fmt.Errorf("%w: %d", ErrEnoughReplicas, want)
+	}
+	_, err = m.cfg.Meta.StartMove(ctx, request) // of this generation: they are still as many
 	return err
 }
 
