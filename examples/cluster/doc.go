@@ -55,13 +55,18 @@
 // -join that answers is enough; it is needed again only when the node is out of
 // touch with the others.
 //
+//	./cluster promote -name d                  why it has no vote yet, if it has none
+//	./cluster transfer -to d                   it leads the metadata
+//	./cluster transfer -to d -topic lines      and a partition, until that goes back
+//	./cluster decommission -name d -plan       what would happen, and what is in the way
 //	./cluster decommission -name d -wait
 //
-// takes it out: it gets no more replicas, those that it has move to the others, it
+// The last one takes it out: it gets no more replicas, those that it has move to the others, it
 // leaves the metadata's raft group, and its process ends with status 3. Whoever
 // leads the metadata goes on with that, whatever happens to who began it.
-// -cancel takes it back until the node begins to leave the metadata's group. A node
-// that is lost for good is decommissioned with -force, from any other.
+// -cancel takes it back until the node begins to leave the metadata's group. What
+// could not come to its end is refused, unless -when-possible, and says what helps:
+// a node that is lost for good, say, is decommissioned with -force, from any other.
 //
 // A node whose disk was lost is started as before, on an empty directory, with the
 // same -name: it waits until the cluster counts its old life as dead, and takes its
@@ -91,12 +96,18 @@
 //	GET    /metrics                         for Prometheus
 //	GET    /status[?topic=T]                what this node knows of itself and its replicas
 //	GET    /members                         the cluster: who is in it, and what is on its way
-//	POST   /members/NAME/decommission       take a node out: [?force=true]; asked again: where it stands
+//	GET    /members/NAME/decommission       what would happen, and what is in the way: [?force=true]
+//	POST   /members/NAME/decommission       take a node out: [?force=true][?when-possible=true];
+//	                                        asked again: where it stands
 //	DELETE /members/NAME/decommission       take that back
+//	POST   /members/NAME/promote            give it a vote, or say why not
+//	POST   /metadata/leader?to=NAME         hand the metadata's leadership over
+//	DELETE /strays/REPLICA                  take out a replica of the metadata that no member is
 //	GET    /topics                          all topics
 //	GET    /topics/T                        one topic
 //	POST   /topics/T                        create: {"partitions": 6, "replicas": 3}, both optional
 //	DELETE /topics/T                        delete
+//	POST   /topics/T/leader?to=NAME         hand a partition's leadership over: [&partition=N]
 //	POST   /topics/T/records                produce
 //	GET    /topics/T/records?partition=N    consume
 //

@@ -30,6 +30,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"node", "-name NAME [-peers ...]", "run one node of a cluster, until SIGTERM or Ctrl-C", runNode},
+		{"join", "-name NAME -join ADDR,...", "the same as node, for one that joins a running cluster", runJoin},
 		{"create", "-topic T [-partitions N]", "create a topic", runCreate},
 		{"delete", "-topic T", "delete a topic", runDelete},
 		{"topics", "", "list the topics", runTopics},
@@ -37,7 +38,10 @@ func commands() []command {
 		{"consume", "-topic T [-from X] [-follow]", "print records", runConsume},
 		{"status", "", "who leads what, and who is behind", runStatus},
 		{"members", "", "who is in the cluster, and how it is", runMembers},
-		{"decommission", "-name NAME [-wait]", "take a node out of the cluster", runDecommission},
+		{"decommission", "-name NAME [-plan|-wait|...]", "take a node out of the cluster", runDecommission},
+		{"promote", "-name NAME", "give a node its vote, or say why it has none yet", runPromote},
+		{"transfer", "-to NAME [-topic T]", "have another node lead a partition, or the metadata", runTransfer},
+		{"forget", "-replica N", "take out a replica of the metadata that no member is", runForget},
 		{"inspect", "DIR...", "read the directories of stopped nodes, verify and compare them", runInspect},
 	}
 }
@@ -104,7 +108,7 @@ func plural[N ~int | ~uint32 | ~uint64](n N, one, many string) string {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "Cluster runs one node of a replicated topic log per process, and talks to nodes.\n\nUsage:\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  cluster %-38s %s\n", c.name+" "+c.args, c.about)
+		fmt.Fprintf(w, "  cluster %-42s %s\n", c.name+" "+c.args, c.about)
 	}
 	fmt.Fprint(w, "\n`cluster COMMAND -h` explains the flags of a command.\n")
 }

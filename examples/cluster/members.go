@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,7 +16,9 @@ import (
 const membersAbout = `
 Members lists the nodes of the cluster: what each is in the metadata's raft group
 (a voter, or a learner that has no vote), whether it was heard lately, how many
-partitions it holds, and the replicas that are on their way to or from it.
+partitions it holds, and the replicas that are on their way to or from it. Of two
+lives of one name, as after the loss of a disk, the higher ID is the newer one.
+Below it says what a decommission waits for, if that does not come by itself.
 `
 
 func runMembers(ctx context.Context, args []string, io console) error {
@@ -51,6 +54,14 @@ func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
 			instead = ", instead of " + m.From
 		}
 		fmt.Fprintf(out, "%s/%d is on its way to %s%s\n", m.Topic, m.Partition, m.To, instead)
+	}
+	for _, m := range a.Members {
+		for _, b := range m.Blocked {
+			fmt.Fprintf(out, "%s waits to leave: %s\n", m.Name, b.Reason)
+		}
+	}
+	for _, r := range a.Strays {
+		fmt.Fprintf(out, "replica %d is in the metadata's group, and no member is it: forget -replica %d\n", r, r)
 	}
 	return nil
 }
@@ -92,7 +103,10 @@ Decommission takes a node out of the cluster: its partitions move to the others,
 it leaves the metadata's raft group, and its process ends with status 3. Its
 directory can never come back; its name can, with an empty one. It returns when
 that has begun, durably: the cluster goes on with it by itself. -wait watches it
-to its end.
+to its end. -plan says what would happen, and what is in the way, and does nothing.
+
+It is refused while something is in the way that only a person can change; the
+answer says what helps. With -when-possible it begins all the same, and waits.
 `
 
 func runDecommission(ctx context.Context, args []string, io console) error {
@@ -100,6 +114,8 @@ func runDecommission(ctx context.Context, args []string, io console) error {
 	name := f.String("name", "", "`name` of the node")
 	force := f.Bool("force", false, "go on with fewer than three voters, and without a node that is dead")
 	cancel := f.Bool("cancel", false, "take it back: the node stays, with what it still has")
+	plan := f.Bool("plan", false, "say what would happen and what is in the way, and do nothing")
+	whenPossible := f.Bool("when-possible", false, "begin also if something is in the way, and go on when that is gone")
 	wait := f.Bool("wait", false, "return when the node is out, however long that takes")
 	finish := clientFlags(f)
 	if err := f.parse(args, false); err != nil {
@@ -111,8 +127,10 @@ func runDecommission(ctx context.Context, args []string, io console) error {
 		return err
 	case *name == "":
 		return &usageError{"-name is missing"}
-	case *cancel && (*wait || *force):
-		return &usageError{"-cancel goes with neither -wait nor -force"}
+	case *cancel && (*wait || *force || *whenPossible || *plan):
+		return &usageError{"-cancel goes with no other flag"}
+	case *plan && (*wait || *whenPossible):
+		return &usageError{"-plan does nothing: it goes with -force alone"}
 	}
 	defer c.close()
 	path := "/members/" + url.PathEscape(*name) + "/decommission"
@@ -128,10 +146,21 @@ func runDecommission(ctx context.Context, args []string, io console) error {
 	if *force {
 		q.Set("force", "true")
 	}
+	if *plan {
+		var a planAnswer
+		if err := c.callJSON(ctx, http.MethodGet, path, q, nil, &a); err != nil {
+			return err
+		}
+		a.print(io.out)
+		return nil
+	}
+	if *whenPossible {
+		q.Set("when-possible", "true")
+	}
 	if err := c.callJSON(ctx, http.MethodPost, path, q, nil, &a); err != nil {
 		return err
 	}
-	fmt.Fprintf(io.out, "%s %s; partitions still to move: %d\n", a.Name, a.Departure, a.Replicas)
+	a.print(io.out)
 	if !*wait {
 		return nil
 	}
@@ -154,15 +183,35 @@ func (c *client) watchOut(ctx context.Context, last departureAnswer, out io.Writ
 			return nil
 		case m.Departure == "":
 			return fmt.Errorf("the decommission of %s was taken back", last.Name)
-		case m.Departure != last.Departure || uint64(m.Replicas) != last.Replicas:
-			last.Departure, last.Replicas = m.Departure, uint64(m.Replicas)
-			fmt.Fprintf(out, "%s %s; partitions still to move: %d\n", last.Name, last.Departure, last.Replicas)
+		case m.Departure != last.Departure || uint64(m.Replicas) != last.Replicas || !slices.Equal(m.Blocked, last.Blocked):
+			last.Departure, last.Replicas, last.Blocked = m.Departure, uint64(m.Replicas), m.Blocked
+			last.print(out)
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+func (a *departureAnswer) print(out io.Writer) {
+	fmt.Fprintf(out, "%s %s; partitions still to move: %d\n", a.Name, a.Departure, a.Replicas)
+	for _, b := range a.Blocked {
+		fmt.Fprintf(out, "%s waits: %s\n", a.Name, b.Reason)
+	}
+}
+
+func (a *planAnswer) print(out io.Writer) {
+	fmt.Fprintf(out, "to take %s out:\n", a.Name)
+	for i, step := range a.Steps {
+		fmt.Fprintf(out, "%3d  %s\n", i+1, step)
+	}
+	for _, m := range a.Moves {
+		fmt.Fprintf(out, "%s/%d goes to %s\n", m.Topic, m.Partition, m.To)
+	}
+	for _, b := range a.Blocked {
+		fmt.Fprintf(out, "in the way: %s\n", b.Reason)
 	}
 }
 

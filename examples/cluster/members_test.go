@@ -35,23 +35,28 @@ func TestMembersTable(t *testing.T) {
 		return all
 	}
 	p := metastore.Partition{Index: 3, Replicas: on(1, 2), Target: &metastore.Target{Add: metastore.Assignment{Node: 4, Replica: 99}, Remove: 12}}
-	a := describeMembers(stele.Cluster{Leader: 1, Members: []stele.Member{
+	leaving := []stele.Progress{{Node: 2, Blocked: []stele.Block{{Code: stele.BlockVoters, Reason: "add a node"}}}}
+	a := describeMembers(stele.Cluster{Leader: 1, Strays: []stele.ReplicaID{77}, Members: []stele.Member{
 		member(1, "a", stele.SeatVoter, stele.Liveness{}),
 		member(2, "b", stele.SeatVoter, stele.Liveness{Departure: stele.Drains}),
 		member(3, "c", stele.SeatVoter, stele.Liveness{Dead: true}),
 		member(4, "d", stele.SeatLearner, stele.Liveness{Observer: true}),
 		member(5, "e", stele.SeatNone, stele.Liveness{Dead: true, Departure: stele.DrainsForced}),
-	}}, []stele.Topic{{Name: "lines", Partitions: []metastore.Partition{{Index: 0, Replicas: on(1, 9)}, p}}})
+		member(6, "c", stele.SeatLearner, stele.Liveness{Replaces: 3}),
+	}}, []stele.Topic{{Name: "lines", Partitions: []metastore.Partition{{Index: 0, Replicas: on(1, 9)}, p}}}, leaving)
 	var out bytes.Buffer
 	require.NoError(t, a.print(&out, now))
 	require.Equal(t, strings.TrimPrefix(`
 NAME  ID  SEAT               STATE                                    ADDRESS  REPLICAS  MOVES
 a     1   voter, leads       alive                                    a:1      2         -
 b     2   voter              drains                                   b:1      1         1 out
-c     3   voter              dead (silent for 1m30s)                  c:1      0         -
+c     3   voter              dead, replaced by 6 (silent for 1m30s)   c:1      0         -
 d     4   learner, observer  alive                                    d:1      0         1 in
 e     5   none               dead, drains, forced (silent for 1m30s)  e:1      0         -
+c     6   learner            alive                                    c:1      0         -
 lines/3 is on its way to d, instead of b
+b waits to leave: add a node
+replica 77 is in the metadata's group, and no member is it: forget -replica 77
 `, "\n"), out.String())
 }
 
@@ -214,6 +219,14 @@ func TestMembersAPI(t *testing.T) {
 		{"DELETE /members/z/decommission", 404, `no member is called \"z\"`},
 		{"DELETE /members/a/decommission", 200, `{"name":"a","id":1,"departure":"stays","replicas":0,"done":false}`},
 		{"POST /members/a/decommission?forced=1", 400, `unknown parameter \"forced\"`},
+		{"GET /members/a/decommission", 200, `"blocked":[{"code":"last-voter","reason":"it is the last voter: add a node"}]`},
+		{"POST /members/a/decommission", 409, `it is the last voter: add a node`},
+		{"POST /members/a/promote", 200, `a has a vote`},
+		{"POST /members/z/promote", 404, `no member is called \"z\"`},
+		{"DELETE /strays/1", 400, `it is the member`},
+		{"DELETE /strays/none", 400, `want a number`},
+		{"POST /metadata/leader?to=a", 200, `a leads the metadata`},
+		{"POST /topics/none/leader?to=a", 404, `none`},
 	} {
 		method, path, _ := strings.Cut(c.request, " ")
 		status, text := l.do(t, method, path, "")
@@ -223,4 +236,9 @@ func TestMembersAPI(t *testing.T) {
 	web := strings.TrimPrefix(l.url, "http://")
 	require.Equal(t, "a stays\n", mustRun(t, "", "decommission", "-name", "a", "-cancel", "-http", web))
 	require.Contains(t, mustRun(t, "", "members", "-http", web), "voter, leads")
+	require.Equal(t, "a has a vote\n", mustRun(t, "", "promote", "-name", "a", "-http", web))
+	require.Equal(t, "a leads the metadata\n", mustRun(t, "", "transfer", "-to", "a", "-http", web))
+	mustRun(t, "", "create", "-topic", "lines", "-http", web)
+	require.Equal(t, "a leads lines/0\n", mustRun(t, "", "transfer", "-to", "a", "-topic", "lines", "-http", web))
+	require.Contains(t, mustRun(t, "", "decommission", "-name", "a", "-plan", "-http", web), "in the way: ")
 }

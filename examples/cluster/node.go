@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,12 +46,12 @@ type nodeFlags struct {
 func parseNode(args []string, io console) (*nodeFlags, error) {
 	f := newFlags("node", nodeAbout, io)
 	var n nodeFlags
-	f.StringVar(&n.config.Name, "name", "", "`name` of this node, one of -peers")
+	f.StringVar(&n.config.Name, "name", "", "`name` of this node: one of -peers, or with -join its own")
 	f.StringVar(&n.config.Cluster, "cluster", "example", "`name` of the cluster: nodes of another one are refused")
 	f.StringVar(&n.config.Dir, "dir", "", "data `directory` of this node (default cluster-data/NAME)")
-	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default that in -peers)")
-	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default that behind @ in -peers)")
-	f.StringVar(&n.config.Advertise, "advertise", "", "`address` at which the others reach this node; with -peers the same as there, which is the default")
+	f.StringVar(&n.config.Listen, "listen", "", "`address` to listen on for the other nodes (default that in -peers, or -advertise)")
+	f.StringVar(&n.http, "http", "", "`address` of the HTTP API (default that behind @ in -peers; with -join there is none, and it has to be given)")
+	f.StringVar(&n.config.Advertise, "advertise", "", "`address` at which the others reach this node: has to be given with -join, and is that in -peers else")
 	join := f.String("join", "", "`addresses` of nodes of a running cluster, not of their HTTP APIs, to become a member there: addr,...")
 	f.BoolVar(&n.config.Observer, "observer", false, "hold partitions, and never vote on the metadata: for a node that joins")
 	peers := f.String("peers", defaultPeers, "all initial `members`, this one too, equal on all: name=addr[@http-addr],...\n")
@@ -131,6 +132,18 @@ func newLogger(w zapcore.WriteSyncer, level zapcore.Level) *zap.Logger {
 	enc.EncodeLevel = zapcore.CapitalLevelEncoder
 	enc.ConsoleSeparator = "  "
 	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(w), level))
+}
+
+// runJoin is node, of which it expects -join.
+func runJoin(ctx context.Context, args []string, io console) error {
+	asks := func(a string) bool {
+		flag, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(a, "-"), "-"), "=")
+		return strings.HasPrefix(a, "-") && (flag == "join" || flag == "h" || flag == "help")
+	}
+	if !slices.ContainsFunc(args, asks) {
+		return &usageError{"-join is missing: addresses of nodes of the running cluster"}
+	}
+	return runNode(ctx, args, io)
 }
 
 // runNode is the only command that stays.

@@ -63,6 +63,11 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		"GET /members":                          s.members,
 		"POST /members/{member}/decommission":   s.decommission,
 		"DELETE /members/{member}/decommission": s.cancelDecommission,
+		"GET /members/{member}/decommission":    s.planDecommission,
+		"POST /members/{member}/promote":        order(s.promote),
+		"DELETE /strays/{replica}":              order(s.forget),
+		"POST /metadata/leader":                 order(s.transferMetadata, "to"),
+		"POST /topics/{topic}/leader":           order(s.transferPartition, "to", "partition"),
 		"POST /topics/{topic}/records":          s.produce,
 		"GET /topics/{topic}/records":           s.consume,
 	} {
@@ -191,13 +196,14 @@ func outcomeOf(err error) stele.Outcome {
 func writeError(w http.ResponseWriter, err error) {
 	var request *requestError
 	var nobody *stele.NoMemberError
+	var blocked *stele.BlockedError
 	status := http.StatusInternalServerError // it may have happened
 	switch outcome := outcomeOf(err); {
 	case errors.As(err, &request):
 		status = request.status
 	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody):
 		status = http.StatusNotFound
-	case errors.Is(err, stele.ErrTopicExists):
+	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked):
 		status = http.StatusConflict
 	case outcome == stele.OutcomeRefused:
 		status = http.StatusBadRequest

@@ -16,6 +16,20 @@ type clusterAnswer struct {
 	Leader    string       `json:"leader,omitempty"` // of the metadata; empty: none in view
 	Members   []memberInfo `json:"members"`
 	Moves     []moveInfo   `json:"moves"`
+	Strays    []uint64     `json:"strays,omitempty"` // replicas in the metadata's group that no member is
+}
+
+// blockInfo is something that keeps a node from leaving.
+type blockInfo struct {
+	Code   string `json:"code"`
+	Reason string `json:"reason"`
+}
+
+func blocksOf(blocked []stele.Block) (all []blockInfo) {
+	for _, b := range blocked {
+		all = append(all, blockInfo{b.Code.String(), b.Reason})
+	}
+	return all
 }
 
 // memberInfo is a member of the cluster.
@@ -31,6 +45,8 @@ type memberInfo struct {
 	MovesIn   int       `json:"moves_in"`  // replicas that it is getting
 	MovesOut  int       `json:"moves_out"` // replicas that are to go when others have them
 	Departure string    `json:"departure,omitempty"`
+	// Blocked is what a node that leaves waits for, if that does not come by itself.
+	Blocked []blockInfo `json:"blocked,omitempty"`
 }
 
 // moveInfo is a replica on its way.
@@ -48,6 +64,17 @@ type departureAnswer struct {
 	Departure string `json:"departure"`
 	Replicas  uint64 `json:"replicas"` // of partitions, that are still to be moved off
 	Done      bool   `json:"done"`     // it is no member any more
+	// Blocked is what it waits for and what does not come by itself.
+	Blocked []blockInfo `json:"blocked,omitempty"`
+}
+
+// planAnswer is what a decommission would do.
+type planAnswer struct {
+	Name    string      `json:"name"`
+	ID      uint64      `json:"id"`
+	Steps   []string    `json:"steps"`
+	Moves   []moveInfo  `json:"moves"`
+	Blocked []blockInfo `json:"blocked"`
 }
 
 // seatOf is a seat in one word.
@@ -61,9 +88,12 @@ func seatOf(s stele.Seat) string {
 	return "none"
 }
 
-// stateOf says how a member is: alive or dead, and how far it is on its way out.
-func stateOf(l stele.Liveness) string {
+// stateOf says how a member is: alive or dead, how far it is on its way out, and
+// which new life takes its place, if one does.
+func stateOf(l stele.Liveness, successor stele.NodeID) string {
 	switch {
+	case successor != 0:
+		return fmt.Sprintf("%s, replaced by %d", stateOf(l, 0), successor)
 	case l.Dead && l.Draining():
 		return "dead, " + l.Departure.String()
 	case l.Dead:
@@ -75,22 +105,35 @@ func stateOf(l stele.Liveness) string {
 }
 
 // describeMembers puts together who is a member and what each holds.
-func describeMembers(c stele.Cluster, topics []stele.Topic) clusterAnswer {
+func describeMembers(c stele.Cluster, topics []stele.Topic, leaving []stele.Progress) clusterAnswer {
 	a := clusterAnswer{ClusterID: c.ID.String(), Version: c.Version, Members: []memberInfo{}, Moves: []moveInfo{}}
-	names := map[stele.NodeID]string{}
-	at := map[stele.NodeID]int{}
+	for _, r := range c.Strays {
+		a.Strays = append(a.Strays, uint64(r))
+	}
+	names := namesOfMembers(c.Members)
+	at, successor := map[stele.NodeID]int{}, map[stele.NodeID]stele.NodeID{}
+	for _, m := range c.Members {
+		successor[m.Liveness.Replaces] = m.Node
+	}
 	for i, m := range c.Members {
-		names[m.Node], at[m.Node] = m.Name, i
+		at[m.Node] = i
 		info := memberInfo{
 			Name: m.Name, ID: uint64(m.Node), Seat: seatOf(m.Seat), Observer: m.Liveness.Observer,
-			State: stateOf(m.Liveness), Heard: m.Liveness.Stamp.Time(), Addr: m.Addr,
+			State: stateOf(m.Liveness, successor[m.Node]), Heard: m.Liveness.Stamp.Time(), Addr: m.Addr,
 		}
 		if m.Liveness.Draining() {
 			info.Departure = m.Liveness.Departure.String()
 		}
 		a.Members = append(a.Members, info)
 	}
-	a.Leader = names[c.Leader]
+	if i, ok := at[c.Leader]; ok {
+		a.Leader = c.Members[i].Name
+	}
+	for _, l := range leaving {
+		if i, ok := at[l.Node]; ok {
+			a.Members[i].Blocked = blocksOf(l.Blocked)
+		}
+	}
 	of := func(id stele.NodeID, f func(*memberInfo)) {
 		if i, ok := at[id]; ok {
 			f(&a.Members[i])
@@ -118,6 +161,22 @@ func describeMembers(c stele.Cluster, topics []stele.Topic) clusterAnswer {
 	return a
 }
 
+// namesOfMembers are the members' names; of several lives of a name each has its
+// id behind it.
+func namesOfMembers(members []stele.Member) map[stele.NodeID]string {
+	lives, names := map[string]int{}, map[stele.NodeID]string{}
+	for _, m := range members {
+		lives[m.Name]++
+	}
+	for _, m := range members {
+		names[m.Node] = m.Name
+		if lives[m.Name] > 1 {
+			names[m.Node] = fmt.Sprintf("%s (%d)", m.Name, m.Node)
+		}
+	}
+	return names
+}
+
 func (s *server) members(w http.ResponseWriter, r *http.Request) error {
 	p := newParams(r)
 	ctx, cancel := p.within(r)
@@ -133,24 +192,49 @@ func (s *server) members(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, describeMembers(c, topics))
+	writeJSON(w, http.StatusOK, describeMembers(c, topics, s.node.Decommissions()))
 	return nil
 }
 
 // decommission begins one, or looks at the one that is under way.
 func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
-	p := newParams(r, "force")
-	force := p.flag("force")
+	p := newParams(r, "force", "when-possible")
+	opts := stele.DecommissionOptions{Force: p.flag("force"), WhenPossible: p.flag("when-possible")}
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {
 		return p.err
 	}
-	d, err := s.node.Decommission(ctx, r.PathValue("member"), stele.DecommissionOptions{Force: force})
+	d, err := s.node.Decommission(ctx, r.PathValue("member"), opts)
 	if err != nil {
 		return err
 	}
 	return writeDeparture(w, http.StatusAccepted, d)
+}
+
+// planDecommission says what one would do.
+func (s *server) planDecommission(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "force")
+	opts := stele.DecommissionOptions{Force: p.flag("force")}
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	plan, err := s.node.PlanDecommission(ctx, r.PathValue("member"), opts)
+	if err != nil {
+		return err
+	}
+	a := planAnswer{Name: plan.Name, ID: uint64(plan.Node), Steps: []string{}, Moves: []moveInfo{}, Blocked: blocksOf(plan.Blocked)}
+	for _, step := range plan.Steps {
+		a.Steps = append(a.Steps, step.String())
+	}
+	names := namesOfMembers(s.node.Members())
+	for _, m := range plan.Moves {
+		a.Moves = append(a.Moves, moveInfo{Topic: m.Topic, Partition: m.Partition, To: names[m.To], From: names[plan.Node]})
+	}
+	writeJSON(w, http.StatusOK, a)
+	return nil
 }
 
 // cancelDecommission takes it back. A member that is not leaving stays.
@@ -192,7 +276,8 @@ func (s *server) newestLife(ctx context.Context, name string) (stele.Member, err
 			return c.Members[i], nil
 		}
 	}
-	return stele.Member{}, &stele.NoMemberError{Name: name}
+	_, err = s.node.PlanDecommission(ctx, name, stele.DecommissionOptions{}) // it knows whether there was one
+	return stele.Member{}, err
 }
 
 func writeDeparture(w http.ResponseWriter, status int, d *stele.Decommission) error {
@@ -200,6 +285,6 @@ func writeDeparture(w http.ResponseWriter, status int, d *stele.Decommission) er
 	if err != nil {
 		return fmt.Errorf("it has begun; where it stands is not known: %w", err)
 	}
-	writeJSON(w, status, departureAnswer{at.Name, uint64(at.Node), at.Departure.String(), at.Replicas, at.Done})
+	writeJSON(w, status, departureAnswer{at.Name, uint64(at.Node), at.Departure.String(), at.Replicas, at.Done, blocksOf(at.Blocked)})
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 
 const statusAbout = `
 Status asks the given nodes, and those that they name, and shows who leads what
-and how many records each replica is behind. Numbers of a busy cluster are a
-moment apart.
+and how many records each replica is behind. The metadata is a group like each
+partition. Numbers of a busy cluster are a moment apart.
 `
 
 // patience is how long one node may take to answer about itself.
@@ -139,7 +139,7 @@ func (v *view) silence(name string) string {
 
 func (v *view) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tLEADS\tREPLICAS\tHTTP\tREADINESS")
+	fmt.Fprintln(w, "NODE\tLEADS\tGROUPS\tHTTP\tREADINESS")
 	for _, name := range v.names() {
 		n := v.node(name)
 		if n == nil {

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// give sends an order, and prints what became of it.
+func (c *client) give(ctx context.Context, io console, method, path string, q url.Values) error {
+	var a orderAnswer
+	if err := c.callJSON(ctx, method, path, q, nil, &a); err != nil {
+		return err
+	}
+	fmt.Fprintln(io.out, a.Done)
+	return nil
+}
+
+const promoteAbout = `
+Promote gives a node a vote on the metadata, if it may have one now, and else says
+why not. A node asks for its vote itself, every two seconds, unless it was started
+with -observer: so this is to learn why it has none yet.
+`
+
+func runPromote(ctx context.Context, args []string, io console) error {
+	f := newFlags("promote", promoteAbout, io)
+	name := f.String("name", "", "`name` of the node")
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	switch {
+	case err != nil:
+		return err
+	case *name == "":
+		return &usageError{"-name is missing"}
+	}
+	defer c.close()
+	return c.give(ctx, io, http.MethodPost, "/members/"+url.PathEscape(*name)+"/promote", nil)
+}
+
+const forgetAbout = `
+Forget takes a replica out of the metadata's raft group that is left over there and
+that no member is: members lists such replicas, and there are none unless something
+went wrong. It refuses members: those are decommissioned.
+`
+
+func runForget(ctx context.Context, args []string, io console) error {
+	f := newFlags("forget", forgetAbout, io)
+	replica := f.Uint64("replica", 0, "`number` of the replica, as members shows it")
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	switch {
+	case err != nil:
+		return err
+	case *replica == 0:
+		return &usageError{"-replica is missing"}
+	}
+	defer c.close()
+	return c.give(ctx, io, http.MethodDelete, "/strays/"+strconv.FormatUint(*replica, 10), nil)
+}
+
+const transferAbout = `
+Transfer hands the leadership of a partition, or of the metadata, over to a node;
+it returns when that node leads. Some time later a partition goes back to the node
+that is its preferred leader, if that is well.
+`
+
+func runTransfer(ctx context.Context, args []string, io console) error {
+	f := newFlags("transfer", transferAbout, io)
+	to := f.String("to", "", "`name` of the node that is to lead")
+	topic := f.String("topic", "", "the `topic` of the partition; without it the metadata")
+	partition := f.Uint("partition", 0, "`number` of the partition")
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	switch {
+	case err != nil:
+		return err
+	case *to == "":
+		return &usageError{"-to is missing"}
+	case *topic == "" && f.given("partition"):
+		return &usageError{"-partition goes with -topic"}
+	}
+	defer c.close()
+	q := url.Values{"to": {*to}}
+	if *topic == "" {
+		return c.give(ctx, io, http.MethodPost, "/metadata/leader", q)
+	}
+	q.Set("partition", strconv.FormatUint(uint64(*partition), 10))
+	return c.give(ctx, io, http.MethodPost, "/topics/"+url.PathEscape(*topic)+"/leader", q)
+}
