@@ -128,14 +128,19 @@ func (p *parts) planDecommission(m metastore.Member, force bool) (DecommissionPl
 	for _, move := range replicas.Moves {
 		plan.Moves = append(plan.Moves, ReplicaMove{TopicPartition{Topic: move.Topic, Partition: move.Partition}, move.To})
 	}
-	if b, ok := stuck(replicas.Blocked); ok {
+	if b, ok := stuckOn(replicas.Blocked); ok {
 		plan.Blocked = append([]Block{b}, plan.Blocked...)
 	}
 	return plan, nil
 }
 
-// stuck says that replicas have nowhere to go.
-func stuck(replicas []topic.BlockedReplica) (Block, bool) {
+// stuck is stuckOn of a node that leaves.
+func (p *parts) stuck(node NodeID) (Block, bool) {
+	return stuckOn(topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), node).Blocked)
+}
+
+// stuckOn says that replicas have nowhere to go.
+func stuckOn(replicas []topic.BlockedReplica) (Block, bool) {
 	const named = 3
 	var names []string
 	for i, r := range replicas {

@@ -101,6 +101,14 @@
 //	stele_members_dead                 gauge      -          of them, silent and marked dead
 //	stele_members_leaving              gauge      -          of them, on their way out
 //	stele_members_spared               gauge      -          silent voters not marked: too few would be left; of the leader
+//	stele_members_stray                gauge      -          voters on the metadata that no member is; of the leader
+//	stele_members_blocked              gauge      -          of those on their way out, that wait for a person
+//	stele_join_attempts_total          counter    -          questions to peers, to be taken in or to find the others
+//	stele_leaderless_seconds_total     counter    -          for which the node saw no leader of the metadata
+//	stele_metadata_lag_entries         gauge      -          of the metadata, known to be committed and not yet applied
+//	stele_replication_lag_entries      gauge      -          that the replica furthest behind lacks, of the groups led here
+//	stele_replicas_silent              gauge      -          of partitions led here, that are not heard: under-replicated
+//	stele_moves_ended_total            counter    how        of partitions led here: finished, cancelled
 //	stele_moves                        gauge      -          replicas of partitions on their way to another node
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
@@ -126,7 +134,7 @@
 //	stele_fetched_local_total          counter    -          fetches answered by a replica of this node
 //	stele_fetched_away_total           counter    -          fetches answered by another node
 //	stele_events_total                 counter    event      functions of Events that were called
-//	stele_events_superseded_total      counter    -          leaders never told: a newer one came first
+//	stele_events_superseded_total      counter    -          leaders never told, as a newer one came first, and notices that waited too long
 //	stele_events_panicked_total        counter    -          functions of Events that panicked
 //	stele_events_running_seconds       gauge      -          age of the call of Events that runs, 0: none
 //	stele_transport_frames_total       counter    class,way  frames sent, received, dropped
@@ -141,6 +149,11 @@
 //	stele_replicas_failed > 0                             for 1m   Status().Partitions says which and why
 //	stele_members_dead > 0                                for 5m   bring the node back, or take it out
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
+//	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
+//	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
+//	stele_replicas_silent > 0                             for 10m  partitions have fewer copies that keep up
+//	rate(stele_leaderless_seconds_total[5m]) > 0.1                 the metadata has no leader for a tenth of the time
+//	stele_replication_lag_entries > 100000                for 10m  a replica does not keep up
 //	stele_disk_full == 1                                           producers are refused: make room
 //	increase(stele_journal_stalls_total[1h]) > 2                   the disk of the journal hangs
 //	rate(stele_leadership_lost_total[5m]) > 0.1           for 10m  leaders come and go: a slow disk or network
@@ -155,14 +168,16 @@
 //
 // Config.Events has functions that the node calls, one after the other:
 //
-//	event             told when
-//	ReadinessChanged  the code of Readiness is another one
-//	LeaderChanged     a group with a replica here has another leader or term, or none
-//	ReplicaFailed     a replica here takes no part any more, or cannot be opened
-//	MemberChanged     a node joined, has another seat, address or liveness, or is gone
-//	NodeFailed        the node can serve no more until it is opened again
-//	TopicCreated      this node has applied a topic's creation
-//	TopicDeleted      this node has applied the end of a topic's deletion
+//	event              told when
+//	ReadinessChanged   the code of Readiness is another one
+//	LeaderChanged      a group with a replica here has another leader or term, or none
+//	ReplicaFailed      a replica here takes no part any more, or cannot be opened
+//	MemberChanged      a node joined, has another seat, address or liveness, or is gone
+//	MembershipNoticed  of the node that leads the metadata: who is let in, deferred, refused, promoted, dead, leaves, waits
+//	MoveChanged        of the node that leads a partition: a replica is on its way to another node, has arrived, or will not
+//	NodeFailed         the node can serve no more until it is opened again
+//	TopicCreated       this node has applied a topic's creation
+//	TopicDeleted       this node has applied the end of a topic's deletion
 //
 // # What runs
 //

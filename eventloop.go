@@ -17,9 +17,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
 )
 
 // lookAgain is how often is looked at what nobody tells: replicas that could not
@@ -42,12 +44,13 @@ type eventLoop struct {
 
 	told       [numEvents]atomic.Uint64
 	panics     atomic.Uint64
-	superseded atomic.Uint64 // leaders
+	superseded atomic.Uint64 // leaders, and what leaders told
 	busySince  atomic.Int64  // when the function that runs was called, in Unix nanoseconds; 0: none runs
 
 	mu struct {
 		sync.Mutex
-		news map[raftlog.GroupID]groupNews
+		news  map[raftlog.GroupID]groupNews
+		queue []func() // of what leaders here told; at most queuedAtMost
 	}
 
 	readiness Readiness
@@ -82,6 +85,8 @@ const (
 	leaderChanged
 	replicaFailed
 	memberChanged
+	membershipNoticed
+	moveChanged
 	nodeFailed
 	topicCreated
 	topicDeleted
@@ -89,11 +94,11 @@ const (
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
-		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
+		e.MembershipNoticed == nil && e.MoveChanged == nil && e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {
@@ -133,6 +138,57 @@ func (l *eventLoop) noteStep(_ *raftlog.Core, e *raftlog.Effects) {
 	select {
 	case l.wake <- struct{}{}:
 	default:
+	}
+}
+
+// queuedAtMost is how much of what leaders here tell waits for a slow host.
+const queuedAtMost = 256
+
+// onMembership is what the steward calls; nil if nobody wants to know.
+func (l *eventLoop) onMembership() func(membership.Event) {
+	f := l.events.MembershipNoticed
+	if f == nil {
+		return nil
+	}
+	return func(e membership.Event) {
+		l.enqueue(func() { l.tell(membershipNoticed, func() { f(e) }) })
+	}
+}
+
+// onMove is what the mover calls; nil if nobody wants to know.
+func (l *eventLoop) onMove() func(topic.MoveProgress) {
+	f := l.events.MoveChanged
+	if f == nil {
+		return nil
+	}
+	return func(p topic.MoveProgress) {
+		l.enqueue(func() { l.tell(moveChanged, func() { f(p) }) })
+	}
+}
+
+// enqueue keeps what is to be told, and drops the oldest of too much.
+func (l *eventLoop) enqueue(tell func()) {
+	l.mu.Lock()
+	if len(l.mu.queue) >= queuedAtMost {
+		l.mu.queue = slices.Delete(l.mu.queue, 0, 1)
+		l.superseded.Add(1)
+	}
+	l.mu.queue = append(l.mu.queue, tell)
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tellQueued tells what leaders here told.
+func (l *eventLoop) tellQueued() {
+	l.mu.Lock()
+	queue := l.mu.queue
+	l.mu.queue = nil
+	l.mu.Unlock()
+	for _, tell := range queue {
+		tell()
 	}
 }
 
@@ -241,6 +297,7 @@ func (l *eventLoop) tellParts(p *parts, changes uint64) {
 	if l.events.MemberChanged != nil {
 		l.tellMembers(l.node.members(p))
 	}
+	l.tellQueued()
 	for _, id := range slices.Sorted(maps.Keys(news)) {
 		if at, ok := l.groups[id]; ok {
 			l.tellGroup(id, at, news[id])

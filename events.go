@@ -1,6 +1,10 @@
 package stele
 
-import "github.com/stelelog/stele/storage"
+import (
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
+)
 
 // Events are functions of the host that a node calls when something happened
 // to it; a nil one is not called. Package documentation has the table.
@@ -9,7 +13,8 @@ import "github.com/stelelog/stele/storage"
 // what is told is in order and no function runs beside another. They may take
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
-// topic, and tells what is different from what it told last. So who is slow
+// topic, and tells what is different from what it told last. (Of what leaders tell,
+// MembershipNoticed and MoveChanged, the newest 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
 // leaders that were never told.
@@ -36,6 +41,13 @@ type Events struct {
 	// again and again is not told, nor are the members that the node knew when it
 	// was opened.
 	MemberChanged func(MemberChange)
+	// MembershipNoticed: this node leads the metadata, and noticed something about
+	// members or who wants to be one. Most of it no other node knows: who is deferred
+	// or refused, and why.
+	MembershipNoticed func(MembershipNotice)
+	// MoveChanged: a replica of a partition that this node leads is on its way to
+	// another node, and farther than before, or it has arrived, or will not.
+	MoveChanged func(MoveChange)
 	// NodeFailed: the node can serve no more until it is opened again. The error
 	// is that of WaitReady.
 	NodeFailed func(error)
@@ -61,6 +73,91 @@ type LeaderChange struct {
 // MemberChange is what Events.MemberChanged tells. Of who joined, From has no
 // Node; of who is no member any more, To.
 type MemberChange struct{ From, To Member }
+
+// Kinds says what has changed, in the order of a member's life; more than one thing
+// may have since it was told last.
+func (c MemberChange) Kinds() (kinds []MemberChangeKind) {
+	from, to := c.From, c.To
+	add := func(is bool, kind MemberChangeKind) {
+		if is {
+			kinds = append(kinds, kind)
+		}
+	}
+	if to.Node == 0 {
+		return []MemberChangeKind{MemberRemoved}
+	}
+	joined := from.Node == 0
+	add(joined && to.Liveness.Replaces == 0, MemberJoined)
+	add(joined && to.Liveness.Replaces != 0, MemberReplaced)
+	add(to.Seat == SeatVoter && from.Seat != SeatVoter, MemberPromoted)
+	add(to.Seat != SeatVoter && from.Seat == SeatVoter, MemberDemoted)
+	add(!joined && to.Addr != from.Addr, MemberMoved)
+	add(to.Liveness.Dead && !from.Liveness.Dead, MemberDead)
+	add(!joined && from.Liveness.Dead && !to.Liveness.Dead, MemberAlive)
+	was, is := from.Liveness.Departure, to.Liveness.Departure
+	add((is == Drains || is == DrainsForced) && was == Stays, MemberDraining)
+	add(is == Leaves && was != Leaves, MemberDrained)
+	add(is == Stays && was != Stays, MemberStays)
+	return kinds
+}
+
+// MemberChangeKind is what has changed of a member.
+type MemberChangeKind string
+
+// What has changed of a member.
+const (
+	MemberJoined   MemberChangeKind = "joined"
+	MemberReplaced MemberChangeKind = "replaced" // it joined in the place of an older life of its name
+	MemberPromoted MemberChangeKind = "promoted" // it votes
+	MemberDemoted  MemberChangeKind = "demoted"  // it votes no more
+	MemberMoved    MemberChangeKind = "moved"    // it is reached elsewhere
+	MemberDead     MemberChangeKind = "dead"
+	MemberAlive    MemberChangeKind = "alive" // it was dead, and is heard again
+	MemberDraining MemberChangeKind = "draining"
+	MemberDrained  MemberChangeKind = "drained" // all that it had is elsewhere, and it leaves
+	MemberStays    MemberChangeKind = "stays"   // its decommission was taken back
+	MemberRemoved  MemberChangeKind = "removed"
+)
+
+// MembershipNotice is what Events.MembershipNoticed tells: a kind, the node if it
+// has an id, its name, and a reason for a person.
+type MembershipNotice = membership.Event
+
+// NoticeKind is what a MembershipNotice is about.
+type NoticeKind = membership.EventKind
+
+// What a MembershipNotice is about.
+const (
+	NoticeAdmitted  = membership.EventAdmitted  // a new member
+	NoticeReplaced  = membership.EventReplaced  // a new member, in the place of a life of its name
+	NoticeRefused   = membership.EventRefused   // a life that never will be one
+	NoticeOlder     = membership.EventOlder     // a joiner whose build is too old; once a minute
+	NoticeDeferred  = membership.EventDeferred  // a learner that gets no vote yet, for a new reason
+	NoticePromoted  = membership.EventPromoted  // it has a vote
+	NoticeDead      = membership.EventDead      // it was marked dead
+	NoticeSpared    = membership.EventSpared    // silent voters are not marked: too few would be left
+	NoticeStep      = membership.EventStep      // a member that leaves goes on: Reason names the step
+	NoticeBlocked   = membership.EventBlocked   // a member that leaves waits for a person
+	NoticeRemoved   = membership.EventRemoved   // a member is out
+	NoticeVersion   = membership.EventVersion   // the cluster has a new version
+	NoticeStray     = membership.EventStray     // a replica of the metadata votes that no member is
+	NoticeForgotten = membership.EventForgotten // and was taken out
+)
+
+// MoveChange is what Events.MoveChanged tells.
+type MoveChange = topic.MoveProgress
+
+// MovePhase is how far a move is.
+type MovePhase = topic.MovePhase
+
+// How far a move is.
+const (
+	MoveStarted   = topic.MoveStarted   // it is wanted
+	MoveFills     = topic.MoveFills     // the new replica gets what the others have
+	MoveSwaps     = topic.MoveSwaps     // it takes the old one's place
+	MoveFinished  = topic.MoveFinished  // it has it
+	MoveCancelled = topic.MoveCancelled // it will not come, or is taken out again
+)
 
 // ReplicaFailure is what Events.ReplicaFailed tells.
 type ReplicaFailure struct {

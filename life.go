@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +23,7 @@ import (
 //	promoter     asks for a vote, unless this node is an observer
 //	joiner       asks where the cluster is, when this node is out of touch with it
 //	roster       follows the members' addresses
+//	leaderless   measures for how long the metadata has no leader
 //	seed         makes what the cluster begins with
 func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 	id := n.store.Identity()
@@ -48,6 +50,7 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 	}
 	run(func(ctx context.Context) error { return n.joiner(p).Run(ctx, joined) })
 	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
+	run(func(ctx context.Context) error { return n.leaderless.watch(ctx, p.meta.Leader) })
 	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
 }
 
@@ -62,7 +65,7 @@ func (n *Node) toLeader(p *parts, place membership.Joined) membership.ToLeader {
 func (n *Node) joiner(p *parts) *membership.Joiner {
 	cfg := membership.JoinerConfig{
 		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestOf(n.cfg.MaxVersion),
-		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: n.net, CheckAddr: n.cfg.checkAddr,
+		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: joinCaller{n}, CheckAddr: n.cfg.checkAddr,
 		Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
 	}
 	if p != nil {
@@ -73,13 +76,64 @@ func (n *Node) joiner(p *parts) *membership.Joiner {
 	return membership.NewJoiner(cfg)
 }
 
+// joinCaller counts what a joiner asks.
+type joinCaller struct{ n *Node }
+
+func (c joinCaller) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
+	c.n.asked.Add(1)
+	return c.n.net.CallAddr(ctx, addr, method, req)
+}
+
+// leaderless measures for how long this node has seen no leader of the metadata.
+type leaderless struct {
+	mu    sync.Mutex
+	spent time.Duration
+	since time.Time // that there is none; zero: there is one
+}
+
+func (l *leaderless) total() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.since.IsZero() {
+		return l.spent
+	}
+	return l.spent + clock.System().Now().Sub(l.since)
+}
+
+func (l *leaderless) note(none bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := clock.System().Now()
+	switch {
+	case none && l.since.IsZero():
+		l.since = now
+	case !none && !l.since.IsZero():
+		l.spent, l.since = l.spent+now.Sub(l.since), time.Time{}
+	}
+}
+
+// watch measures until ctx ends.
+func (l *leaderless) watch(ctx context.Context, leader func() (raftlog.NodeID, <-chan struct{})) error {
+	for {
+		node, changed := leader()
+		l.note(node == 0)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			l.note(false)
+			return ctx.Err()
+		}
+	}
+}
+
 func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.StewardConfig {
 	return membership.StewardConfig{
 		Place: place, Nonce: n.store.Identity().Nonce, Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Meta: p.meta, Group: metaGroup{p.meta}, Caller: n.net, Backlog: p.backlog(place.Node),
 		Clock: clock.System(), Logger: n.log.Named("membership"), Tick: n.cfg.Tick,
-		Random: func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead
-		Rules:  membership.Rules{CallTimeout: n.cfg.CallTimeout},
+		Random:  func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead
+		Rules:   membership.Rules{CallTimeout: n.cfg.CallTimeout},
+		OnEvent: n.events.onMembership(), Stuck: p.stuck,
 	}
 }
 

@@ -37,6 +37,14 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"members_dead", "Members that are marked dead.", nil},
 		{"members_leaving", "Members on their way out.", nil},
 		{"members_spared", "Silent voters that are not marked dead, because too few would be left; told by the leader.", nil},
+		{"members_stray", "Voters on the metadata that no member is; told by the leader.", nil},
+		{"members_blocked", "Members on their way out that wait for a person.", nil},
+		{"join_attempts_total", "Questions of the node to peers, to be taken in or to find the others.", nil},
+		{"leaderless_seconds_total", "Time for which the node saw no leader of the metadata.", nil},
+		{"metadata_lag_entries", "Entries of the metadata that the node knows to be committed and has not applied.", nil},
+		{"replication_lag_entries", "Entries that the replica furthest behind, of the groups that the node leads, lacks.", nil},
+		{"replicas_silent", "Replicas of partitions led by the node that it does not hear from.", nil},
+		{"moves_ended_total", "Moves of partitions led by the node that have ended.", []string{"how"}},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
@@ -49,7 +57,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"fetched_local_total", "Fetches answered by a replica of this node.", nil},
 		{"fetched_away_total", "Fetches answered by another node.", nil},
 		{"events_total", "Functions of Events that were called.", []string{"event"}},
-		{"events_superseded_total", "Leaders that were never told, because a newer one came first.", nil},
+		{"events_superseded_total", "Leaders that were never told because a newer one came first, and what leaders told that nobody took in time.", nil},
 		{"events_panicked_total", "Functions of Events that panicked.", nil},
 		{"events_running_seconds", "For how long the function of Events that runs has run; 0 if none does.", nil},
 		{"transport_frames_total", "Frames by class and way.", []string{"class", "way"}},
@@ -132,6 +140,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.collectDisk(out)
 	m.collectTransport(out, m.node.net.transport.Stats())
 	m.collectEvents(out, m.node.events)
+	m.count(out, "join_attempts_total", m.node.asked.Load())
 	if p := m.node.net.parts.Load(); p != nil {
 		m.collectHost(out, p.host.Stats())
 		m.collectTopics(out, p)
@@ -157,7 +166,16 @@ func (m *metrics) collectMembers(out chan<- prometheus.Metric, p *parts) {
 	m.send(out, "members_dead", prometheus.GaugeValue, float64(dead))
 	m.send(out, "members_leaving", prometheus.GaugeValue, float64(leaving))
 	m.send(out, "members_spared", prometheus.GaugeValue, float64(p.steward.Gauges().Spared))
+	m.send(out, "members_stray", prometheus.GaugeValue, float64(p.steward.Gauges().Strays))
 	m.send(out, "moves", prometheus.GaugeValue, float64(len(p.meta.Moves())))
+	blocked := 0
+	for _, at := range p.leaving() {
+		if len(at.Blocked) > 0 {
+			blocked++
+		}
+	}
+	m.send(out, "members_blocked", prometheus.GaugeValue, float64(blocked))
+	m.send(out, "leaderless_seconds_total", prometheus.CounterValue, m.node.leaderless.total().Seconds())
 }
 
 func (m *metrics) send(out chan<- prometheus.Metric, name string, kind prometheus.ValueType, value float64, labels ...string) {
@@ -215,20 +233,32 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "produce_served_total", s.Served)
 	m.count(out, "fetched_local_total", s.FetchedLocal)
 	m.count(out, "fetched_away_total", s.FetchedAway)
-	led, failed := 0, 0
-	if p.meta.GroupStatus().Role.IsLeader() {
+	m.count(out, "moves_ended_total", s.Moved, "finished")
+	m.count(out, "moves_ended_total", s.MovesCancelled, "cancelled")
+	led, failed, silent := 0, 0, 0
+	meta := p.meta.GroupStatus()
+	var lag raftlog.Index
+	if meta.Role.IsLeader() {
 		led++
+		for _, f := range meta.Progress {
+			lag = max(lag, meta.Last-min(f.Match, meta.Last))
+		}
 	}
 	for _, s := range p.topics.Status() {
 		if s.Role.IsLeader() {
 			led++
 		}
+		silent += len(s.Silent)
+		lag = max(lag, s.Lag)
 		if s.Err != nil {
 			failed++
 		}
 	}
 	m.send(out, "replicas_failed", prometheus.GaugeValue, float64(failed))
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
+	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
+	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))
+	m.send(out, "metadata_lag_entries", prometheus.GaugeValue, float64(meta.Commit-min(meta.Applied, meta.Commit)))
 }
 
 func (m *metrics) collectEvents(out chan<- prometheus.Metric, l *eventLoop) {

@@ -36,6 +36,9 @@ type Node struct {
 	disk    *diskWatch
 	events  *eventLoop
 
+	asked      atomic.Uint64 // questions to peers, to be taken in
+	leaderless leaderless
+
 	entering    atomic.Pointer[membership.Joiner]      // of a node that was part of no cluster
 	heartbeater atomic.Pointer[membership.Heartbeater] // nil until the node is part of one
 
@@ -290,7 +293,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	if p.topics, err = topic.Open(topic.Config{
 		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net},
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
-		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance,
+		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance, OnMove: n.events.onMove(),
 	}); err != nil {
 		return fail(err)
 	}

@@ -31,6 +31,9 @@ type StewardConfig struct {
 	// OnEvent is told what happens to members, by the leader alone. It must not
 	// block. nil: nobody is told.
 	OnEvent func(Event)
+	// Stuck says whether replicas of a node that leaves have nowhere to go, which the
+	// partitions know. nil: they never do.
+	Stuck func(raftlog.NodeID) (Block, bool)
 
 	Rules Rules
 	Tick  time.Duration // of the raft group
@@ -266,6 +269,8 @@ const (
 	EventAdmitted EventKind = "admitted" // a new member
 	EventReplaced EventKind = "replaced" // a new member, in the place of a life of its name
 	EventRefused  EventKind = "refused"  // a life that never will be one
+	EventOlder    EventKind = "older"    // a joiner whose build is too old: once a minute
+	EventDeferred EventKind = "deferred" // a learner that asks for a vote and gets none, for a new reason
 	EventPromoted EventKind = "promoted"
 	EventDead     EventKind = "dead"
 	EventSpared   EventKind = "spared" // voters are silent, and not marked: too few would be left

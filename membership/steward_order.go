@@ -69,6 +69,7 @@ func (s *Steward) changeSeat(ctx context.Context, k *Known) (p Promotion, err er
 	})
 	switch {
 	case errors.Is(err, errNothing):
+		s.noteDeferred(k, p)
 	case errors.Is(err, raftlog.ErrChangePending), errors.Is(err, raftlog.ErrNotActive):
 		return Promotion{Status: StatusDeferred, Why: DeferredChanging, Reason: "another change of the configuration is under way"}, nil
 	case err != nil:
@@ -78,6 +79,22 @@ func (s *Steward) changeSeat(ctx context.Context, k *Known) (p Promotion, err er
 		s.tell(Event{Kind: EventPromoted, Node: k.Node, Name: k.Name})
 	}
 	return p, nil
+}
+
+// noteDeferred tells why a learner gets no vote, when that is new.
+func (s *Steward) noteDeferred(k *Known, p Promotion) {
+	if p.Status != StatusDeferred {
+		return
+	}
+	key := "vote of " + k.Node.String()
+	s.mu.Lock()
+	is := s.mu.told[key] != p.Why.String()
+	s.mu.told[key] = p.Why.String()
+	s.mu.Unlock()
+	if is {
+		s.cfg.Logger.Debug("a learner gets no vote", zap.String("name", k.Name), zap.Stringer("id", k.Node), zap.String("why", p.Reason))
+		s.tell(Event{Kind: EventDeferred, Node: k.Node, Name: k.Name, Reason: p.Reason})
+	}
 }
 
 // Forget takes a replica that is left over, of a node that is no member, out of

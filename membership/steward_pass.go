@@ -297,6 +297,11 @@ func (s *Steward) seeOff(ctx context.Context, f *Facts) {
 		if n.Step == StepNone {
 			continue
 		}
+		if n.Step == StepMove && s.cfg.Stuck != nil {
+			if b, is := s.cfg.Stuck(k.Node); is {
+				n.Blocked, n.Reason = b.Code, b.Reason
+			}
+		}
 		s.note(k, n)
 		if s.take(ctx, k, n, b) {
 			s.wake() // there may be more to do at once
@@ -359,9 +364,13 @@ func (s *Steward) note(k *Known, n Next) {
 	if n.Reason != "" {
 		text += ": " + n.Reason
 	}
+	news := text
+	if n.Step == StepMove {
+		news = n.Step.String() + n.Blocked.String() // how many are left is no news
+	}
 	s.mu.Lock()
-	is := s.mu.told[k.Node.String()] != text
-	s.mu.told[k.Node.String()] = text
+	is := s.mu.told[k.Node.String()] != news
+	s.mu.told[k.Node.String()] = news
 	s.mu.Unlock()
 	if !is {
 		return

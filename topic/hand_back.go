@@ -108,25 +108,27 @@ func (p *ledPartition) know(s raftlog.Status) {
 	}
 }
 
-// silent returns the nodes whose replicas the leader here has not heard from,
-// and those that do not know the last change of the configuration.
-func (r *replica) silent() (silent, unsettled []raftlog.NodeID) {
+// followers notes what the leader here knows of the others.
+func (r *replica) followers(of *PartitionStatus) {
 	if !r.leads() {
-		return nil, nil
+		return
 	}
 	place := r.where()
 	s := r.group.Status()
 	for _, p := range s.Progress {
-		if p.Replica != r.id && (p.SinceContact < 0 || p.SinceContact > presentTicks) {
+		if p.Replica == r.id {
+			continue
+		}
+		of.Lag = max(of.Lag, s.Last-min(p.Match, s.Last))
+		if p.SinceContact < 0 || p.SinceContact > presentTicks {
 			if node := nodeOf(place, p.Replica); node != 0 {
-				silent = append(silent, node)
+				of.Silent = append(of.Silent, node)
 			}
 		}
 	}
-	for _, of := range s.Unsettled {
-		if node := nodeOf(place, of); node != 0 {
-			unsettled = append(unsettled, node)
+	for _, u := range s.Unsettled {
+		if node := nodeOf(place, u); node != 0 {
+			of.Unsettled = append(of.Unsettled, node)
 		}
 	}
-	return silent, unsettled
 }

@@ -287,7 +287,10 @@ type PartitionStatus struct {
 	// yet that the partition's replicas changed. Until it is empty none of its nodes
 	// should lose its disk.
 	Unsettled []raftlog.NodeID
-	Err       error // why the replica is not open, or takes no part any more; it is opened again
+	// Lag is, if this replica leads, how many entries the one furthest behind does
+	// not have yet.
+	Lag storage.Index
+	Err error // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -310,7 +313,7 @@ func (m *Manager) Status() []PartitionStatus {
 			s.Start = r.group.Log().StartOffset()
 			hw, err := r.part.HighWatermark()
 			s.HighWatermark, s.Readable = hw, err == nil
-			s.Silent, s.Unsettled = r.silent()
+			r.followers(&s)
 			s.Err = r.failed()
 		} else {
 			s.Err = m.failure(at)
