@@ -97,7 +97,9 @@ func TestEventsOfMembers(t *testing.T) {
 		life := []stele.MemberChangeKind{stele.MemberJoined, stele.MemberPromoted}
 		told(life...)
 		require.NotZero(t, gathered(t, registry, "stele_join_attempts_total"))
-		c.Eventually(func() bool { return gathered(t, registry, "stele_moves_ended_total") > 0 && gathered(t, registry, "stele_moves") == 0 }, "replicas move to it")
+		c.Eventually(func() bool {
+			return gathered(t, registry, "stele_moves_ended_total") > 0 && gathered(t, registry, "stele_moves") == 0
+		}, "replicas move to it")
 
 		c.Kill(fourth)
 		c.Eventually(func() bool { return gathered(t, registry, "stele_replicas_silent") > 0 }, "its replicas are missed")

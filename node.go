@@ -193,7 +193,12 @@ func (n *Node) fail(err error) {
 	if err == nil || n.life.Err() != nil {
 		return
 	}
-	n.log.Error("the node cannot take part", zap.Error(err))
+	var removed *RemovedError
+	if errors.As(err, &removed) { // that is where a decommission ends
+		n.log.Info("the node is no member of its cluster any more", zap.String("why", removed.Reason))
+	} else {
+		n.log.Error("the node cannot take part", zap.Error(err))
+	}
 	n.mu.Lock()
 	if n.mu.failed == nil {
 		n.mu.failed = err

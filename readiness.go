@@ -111,6 +111,9 @@ func (n *Node) readiness() (r Readiness, on signals) {
 	case membership.UnreadyNoLeader:
 		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, on
 	case membership.UnreadySilent:
+		if facts.SinceContact < 0 {
+			return Readiness{LeaderSilent, "the metadata's leader was not heard yet"}, on
+		}
 		return Readiness{LeaderSilent, fmt.Sprintf("the metadata's leader was not heard for %v", facts.SinceContact)}, on
 	case membership.UnreadyCatchingUp:
 		on.caughtUp = p.meta.CaughtUp()

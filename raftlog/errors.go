@@ -9,7 +9,7 @@ var (
 	// ErrClosed is the error of calls to a host or group that was closed. It
 	// comes as Retry where nothing happened and as Unknown where a proposal
 	// was already in the log.
-	ErrClosed = errors.New("raftlog: closed")
+	ErrClosed = errors.New("the node, or its replica of the group, was closed")
 	// ErrOverloaded refuses a proposal because too many bytes of this group or
 	// of this node wait to be committed and applied. It comes as Retry.
 	ErrOverloaded = errors.New("raftlog: overloaded: too many bytes wait to be applied")

@@ -119,7 +119,7 @@ func (l *loop) notice(n inboundNotice) {
 			l.failGroup(g, err)
 		}
 	case n.kind == noticeRemoved && !core.retired && core.Failed() == nil:
-		g.logger().Warn("this replica was removed from its group", zap.Stringer("told by", n.node))
+		g.logger().Info("this replica was removed from its group", zap.Stringer("told by", n.node))
 		core.Remove()
 		l.touch(g)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,8 @@ type link struct {
 	// Of the goroutine that tends it; the queue's lock hands them on.
 	failures  int
 	notBefore time.Time
-	connected bool // once at least
+	connected bool      // once at least
+	missing   time.Time // since when nobody listens there, before anybody did
 }
 
 // The states of a call. Only a waiting one certainly was not executed.
@@ -188,10 +190,28 @@ func (l *link) backOff() {
 	l.notBefore = l.t.cfg.Clock.Now().Add(l.t.jitter(d))
 }
 
+// startsWithin is how long after this node a peer may come up before it is said that
+// it cannot be reached: nodes are started one after the other.
+const startsWithin = 10 * time.Second
+
+// early reports whether it is too early to complain of a peer that nobody has met
+// and that does not listen yet.
+func (l *link) early(err error) bool {
+	var dial *net.OpError
+	if l.connected || !errors.As(err, &dial) || dial.Op != "dial" {
+		return false
+	}
+	now := l.t.cfg.Clock.Now()
+	if l.missing.IsZero() {
+		l.missing = now
+	}
+	return now.Sub(l.missing) < startsWithin
+}
+
 func (l *link) fail(err error) {
 	l.backOff()
 	l.lose(err)
-	if l.t.ctx.Err() == nil {
+	if l.t.ctx.Err() == nil && !l.early(err) {
 		l.t.notices.note(l.addr, "cannot reach peer", zap.Error(err))
 	}
 }

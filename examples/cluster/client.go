@@ -159,6 +159,9 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 	if err != nil || told.Error == "" {
 		return nil, &remoteError{stele.OutcomeUnknown, fmt.Sprintf("%s answered %s: %.200s", addr, answer.Status, text)}
 	}
+	if answer.StatusCode == http.StatusConflict { // an answer; whoever wants another one asks again later
+		return nil, &remoteError{stele.OutcomeRefused, told.Error}
+	}
 	return nil, &remoteError{parseOutcome(told.Outcome), told.Error}
 }
 

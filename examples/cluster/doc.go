@@ -117,7 +117,8 @@
 // An error is an answer of 400 or more with {"error": ..., "outcome": ...}. The
 // outcome says what it means for the request: retry (nothing happened, here or
 // elsewhere it may succeed), refused (nothing happened, nothing ever will),
-// unknown (it may have happened, or may yet). An answer that does not arrive, or
+// unknown (it may have happened, or may yet). 409 is an answer, whatever its outcome:
+// a name that is taken, a decommission that is blocked, a vote that has to wait. An answer that does not arrive, or
 // not whole, is unknown.
 //
 // # Produce

@@ -197,13 +197,14 @@ func writeError(w http.ResponseWriter, err error) {
 	var request *requestError
 	var nobody *stele.NoMemberError
 	var blocked *stele.BlockedError
+	var noVote *stele.NoVoteError
 	status := http.StatusInternalServerError // it may have happened
 	switch outcome := outcomeOf(err); {
 	case errors.As(err, &request):
 		status = request.status
 	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody):
 		status = http.StatusNotFound
-	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked):
+	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked), errors.As(err, &noVote):
 		status = http.StatusConflict
 	case outcome == stele.OutcomeRefused:
 		status = http.StatusBadRequest
