@@ -39,6 +39,7 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"sealed", responseHead(0)},
 		{"since", encodeSince(a, 1_700_000_000_000)},
 		{"since_is", encodeSinceIs(offsets{2, 12, 7})},
+		{"transfer", encodeTransfer(a, 21)},
 	}
 }
 
@@ -52,7 +53,8 @@ func DecodeAll(data []byte) []error {
 	_, are := decodeOffsets(data)
 	_, since := decodeSince(body)
 	_, sinceIs := decodeSinceIs(data)
-	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs}
+	_, transfer := decodeTransfer(body)
+	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer}
 }
 
 // EncodeProduce is the call that appends a batch.
