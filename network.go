@@ -105,7 +105,7 @@ func (n *network) Call(ctx context.Context, to raftlog.NodeID, method string, re
 
 // CallAddr asks whoever lives at an address; errors carry an outcome.
 func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
-	answer, err := n.transport.Call(ctx, addr, method, req)
+	answer, err := n.callInForm(ctx, addr, method, req)
 	if method == membership.Method {
 		n.asked.note(addr, err)
 	}
@@ -115,6 +115,8 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 	var remote *transport.RemoteError
 	var large *transport.TooLargeError
 	switch {
+	case unsupported(err):
+		return nil, &metastore.UnsupportedError{Call: method, Cause: err}
 	case errors.As(err, &remote) && remote.Code == raftlog.OutcomeRetry.String():
 		return nil, raftlog.Retry(err)
 	case errors.As(err, &remote) && remote.Code == raftlog.OutcomeRefused.String():
@@ -131,7 +133,7 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 type codedError struct{ error }
 
 func (e codedError) Unwrap() error     { return e.error }
-func (e codedError) ErrorCode() string { return raftlog.OutcomeOf(e.error).String() }
+func (e codedError) ErrorCode() string { return codeOf(e.error) }
 
 // HandleFrame implements transport.Handler: all frames are raft's.
 func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []byte) {
@@ -193,7 +195,7 @@ func (n *network) route(ctx context.Context, from transport.Peer, method string,
 	case "topic":
 		return p.topics.HandleCall(ctx, node, method, req)
 	}
-	return nil, raftlog.Refused(fmt.Errorf("stele: no call %q", method))
+	return nil, &metastore.UnsupportedError{Call: method}
 }
 
 // openStream opens a stream to a node; errors carry an outcome.
@@ -245,5 +247,5 @@ func (n *network) serve(ctx context.Context, from transport.Peer, method string,
 	case "topic":
 		return p.topics.HandleStream(ctx, node, method, s)
 	}
-	return raftlog.Refused(fmt.Errorf("stele: no stream %q", method))
+	return &metastore.UnsupportedError{Call: method}
 }

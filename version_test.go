@@ -3,6 +3,7 @@ package stele_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/transport"
 )
 
 // capped says how high the version of the cluster may be for each member, by
@@ -47,16 +50,73 @@ func notReady(c *testcluster.Cluster, i int) error {
 	return err
 }
 
+// firstRelease is the network of a node as builds of version 1 used it: they know
+// no call that came later, and refuse a form that they cannot read.
+type firstRelease struct {
+	transport.Transport
+	refused atomic.Int64
+}
+
+func (r *firstRelease) Start(id transport.Identity, h transport.Handler) error {
+	return r.Transport.Start(id, firstReleaseHandler{h, r})
+}
+
+func (r *firstRelease) Call(ctx context.Context, to, method string, req []byte) ([]byte, error) {
+	if strings.HasPrefix(method, "member.") {
+		return nil, transport.ErrUnreachable
+	}
+	if method == membership.Method {
+		req[0] = 1
+	}
+	return r.Transport.Call(ctx, to, method, req)
+}
+
+type firstReleaseHandler struct {
+	transport.Handler
+	r *firstRelease
+}
+
+func (h firstReleaseHandler) HandleCall(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+	if strings.HasPrefix(method, "member.") || method == membership.Method && req[0] != 1 {
+		h.r.refused.Add(1)
+		return nil, refusedCall{}
+	}
+	return h.Handler.HandleCall(ctx, from, method, req)
+}
+
+func (firstReleaseHandler) HandleStream(context.Context, transport.Peer, string, transport.Stream) error {
+	return refusedCall{}
+}
+
+type refusedCall struct{}
+
+func (refusedCall) Error() string     { return "no call" }
+func (refusedCall) ErrorCode() string { return "refused" }
+
 // A member that takes part in version 1 only holds the cluster at that. It serves,
-// and what needs more is refused with that member's name, on every node. When it
-// is started without its limit the version rises by itself.
+// and what needs more is refused with that member's name. When it is started
+// without its limit the version rises by itself. It may be one that announces
+// nothing, and cannot read what the others send first.
 //
-// Property: C9 (red: the newest announcement decided; heartbeats were not told who holds it back)
+// Property: C9, J15 (red: the newest announcement decided; heartbeats were not told who holds it back; a plain refusal ended the attempt)
 func TestAMemberHoldsTheVersionBack(t *testing.T) {
+	t.Run("which announces that", func(t *testing.T) { holdsBack(t, nil) })
+	t.Run("of the first release", func(t *testing.T) { holdsBack(t, new(firstRelease)) })
+}
+
+func holdsBack(t *testing.T, older *firstRelease) {
 	k := &capped{versions: map[string]uint64{"node-2": 1}}
-	testcluster.Run(t, testcluster.Options{Seed: 51, Config: k.config}, func(c *testcluster.Cluster) {
+	config := func(cfg *stele.Config) {
+		if k.config(cfg); cfg.MaxVersion == 1 && older != nil {
+			older.Transport, cfg.Transport = cfg.Transport, older
+		}
+	}
+	testcluster.Run(t, testcluster.Options{Seed: 51, Config: config}, func(c *testcluster.Cluster) {
 		t := c.T
 		c.StartAll()
+		if older != nil {
+			require.Positive(t, older.refused.Load(), "it was asked in forms that it does not know")
+		}
 		mustCreate(c, 0, "orders", 2)
 		l := c.NewLedger("orders")
 		load := l.StartLoad(1, 2, 50*time.Millisecond)
@@ -66,6 +126,9 @@ func TestAMemberHoldsTheVersionBack(t *testing.T) {
 		c.Sleep(20 * time.Second)
 		for i := range 3 {
 			require.Equal(t, uint64(1), version(c, i))
+			if i == 1 && older != nil {
+				continue // it does not know what a decommission is
+			}
 			_, err := c.Node(i).Decommission(t.Context(), "node-3", stele.DecommissionOptions{})
 			var behind *stele.ClusterVersionError
 			require.ErrorAs(t, err, &behind)

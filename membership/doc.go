@@ -144,6 +144,10 @@
 // raises the version when every member has announced, in this leadership, that it
 // applies the commands; until then nobody joins (NextVersion).
 //
+// A caller that does not know the release of whom it asks sends the newest form of
+// a request, and, to who does not know that, OlderForm: it did not happen. Calls says
+// which call came with which version; all but genesis came with version 2.
+//
 // # Who runs what
 //
 // The decisions are pure functions of facts, Admit, Promote, Standby, MarkDead,

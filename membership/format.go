@@ -14,9 +14,13 @@ import (
 //
 // Between initial members:
 //
-//	Ask      = 1 kind(1) name:str nonce hash(32) process round [founding]   founding: AskShow, AskOffer
+//	Ask      = form(1) kind(1) name:str nonce hash(32) process round [founding]   founding: AskShow, AskOffer
 //	Answer   = 1 kind(1) name:str nonce hash(32) process round [founding]   founding: AnswerGenesis
 //	founding = cluster id(16) founder:nonce n {name:str nonce addr:str}
+//
+// An Ask of form 2 comes from a build that knows answers of kind 5, which came with
+// cluster version 2; one of form 1 is answered with kind 4 instead. Nothing else
+// differs.
 //
 // In the node's IDENTITY, which has a checksum:
 //
@@ -42,6 +46,7 @@ import (
 const (
 	formatVersion = 1
 	joinedVersion = 2 // of State
+	askForm       = 2 // newest of Ask
 )
 
 // Limits of the decoders: far above what genesis needs.
@@ -92,7 +97,10 @@ type Answer struct {
 	Founding       *Founding
 }
 
-var errFormat = errors.New("membership: malformed")
+var (
+	errFormat = errors.New("membership: malformed")
+	errNewer  = errors.New("membership: of a newer release")
+)
 
 func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -110,8 +118,8 @@ func appendFounding(b []byte, f *Founding) []byte {
 	return b
 }
 
-func appendHead(b []byte, kind byte, name string, nonce raftlog.Nonce, hash [32]byte, process, round uint64, f *Founding) []byte {
-	b = append(b, formatVersion, kind)
+func appendHead(b []byte, form, kind byte, name string, nonce raftlog.Nonce, hash [32]byte, process, round uint64, f *Founding) []byte {
+	b = append(b, form, kind)
 	b = appendString(b, name)
 	b = append(b, nonce[:]...)
 	b = append(b, hash[:]...)
@@ -125,19 +133,19 @@ func appendHead(b []byte, kind byte, name string, nonce raftlog.Nonce, hash [32]
 
 // Encode returns the message as it travels.
 func (a Ask) Encode() []byte {
-	return appendHead(nil, byte(a.Kind), a.Name, a.Nonce, a.Hash, a.Process, a.Round, a.Founding)
+	return appendHead(nil, askForm, byte(a.Kind), a.Name, a.Nonce, a.Hash, a.Process, a.Round, a.Founding)
 }
 
 // Encode returns the message as it travels.
 func (a Answer) Encode() []byte {
-	return appendHead(nil, byte(a.Kind), a.Name, a.Nonce, a.Hash, a.Process, a.Round, a.Founding)
+	return appendHead(nil, formatVersion, byte(a.Kind), a.Name, a.Nonce, a.Hash, a.Process, a.Round, a.Founding)
 }
 
-// DecodeAsk reads what Ask.Encode wrote.
+// DecodeAsk reads what Ask.Encode wrote, or wrote at cluster version 1.
 func DecodeAsk(b []byte) (a Ask, err error) {
 	r := reader{b: b}
 	var kind byte
-	kind, a.Name, a.Nonce, a.Hash, a.Process, a.Round = r.head()
+	kind, a.Name, a.Nonce, a.Hash, a.Process, a.Round = r.head(askForm)
 	a.Kind = AskKind(kind)
 	if a.Kind < AskGenesis || a.Kind > AskOffer {
 		r.fail("ask of kind %d", kind)
@@ -152,7 +160,7 @@ func DecodeAsk(b []byte) (a Ask, err error) {
 func DecodeAnswer(b []byte) (a Answer, err error) {
 	r := reader{b: b}
 	var kind byte
-	kind, a.Name, a.Nonce, a.Hash, a.Process, a.Round = r.head()
+	kind, a.Name, a.Nonce, a.Hash, a.Process, a.Round = r.head(formatVersion)
 	a.Kind = AnswerKind(kind)
 	if a.Kind < AnswerUnconfigured || a.Kind > AnswerMember {
 		r.fail("answer of kind %d", kind)
@@ -282,14 +290,20 @@ func (r *reader) string() string {
 	return s
 }
 
-func (r *reader) version() {
-	if v := r.byte(); v != formatVersion {
-		r.fail("version %d, this build knows %d", v, formatVersion)
+func (r *reader) version() { r.versionUpTo(formatVersion) }
+
+func (r *reader) versionUpTo(newest byte) {
+	switch v := r.byte(); {
+	case r.err == nil && v > newest:
+		r.err = fmt.Errorf("%w: version %d, this build knows %d", errNewer, v, newest)
+		r.b = nil
+	case v == 0:
+		r.fail("version 0")
 	}
 }
 
-func (r *reader) head() (kind byte, name string, nonce raftlog.Nonce, hash [32]byte, process, round uint64) {
-	r.version()
+func (r *reader) head(newest byte) (kind byte, name string, nonce raftlog.Nonce, hash [32]byte, process, round uint64) {
+	r.versionUpTo(newest)
 	kind = r.byte()
 	name = r.string()
 	r.take(nonce[:])

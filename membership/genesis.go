@@ -218,8 +218,9 @@ func (g *Genesis) saved(change func(m *Member) (changed bool)) error {
 func (g *Genesis) HandleCall(ctx context.Context, req []byte) ([]byte, error) {
 	ask, err := DecodeAsk(req)
 	if err != nil {
-		return nil, raftlog.Refused(err)
+		return nil, unreadable(Method, err)
 	}
+	form := req[0]
 	if ask.Kind == AskOffer {
 		if err := g.learn(ctx, ask.Founding); err != nil {
 			g.cfg.Logger.Debug("offered genesis not adopted", zap.Error(err))
@@ -242,6 +243,9 @@ func (g *Genesis) HandleCall(ctx context.Context, req []byte) ([]byte, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if answer.Kind == AnswerMember && form < askForm {
+		answer.Kind = AnswerNo // all that it can read
 	}
 	return answer.Encode(), nil
 }

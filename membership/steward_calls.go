@@ -29,16 +29,16 @@ func (s *Steward) HandleCall(ctx context.Context, method string, req []byte) ([]
 			reply, err = s.join(ctx, j)
 			break
 		}
-		err = raftlog.Refused(err)
+		err = unreadable(method, err)
 	case MethodPromote, MethodHeartbeat:
 		var m MemberRequest
 		if m, err = DecodeMemberRequest(req); err == nil {
 			reply, err = s.serve(ctx, method, m)
 			break
 		}
-		err = raftlog.Refused(err)
+		err = unreadable(method, err)
 	default:
-		err = raftlog.Refused(fmt.Errorf("membership: no call %q", method))
+		err = &metastore.UnsupportedError{Call: method}
 	}
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (s *Steward) HandleCall(ctx context.Context, method string, req []byte) ([]
 func (s *Steward) answerBacklog(req []byte) ([]byte, error) {
 	q, err := DecodeBacklogRequest(req)
 	if err != nil {
-		return nil, raftlog.Refused(err)
+		return nil, unreadable(MethodBacklog, err)
 	}
 	a := BacklogAnswer{Node: s.cfg.Place.Node, Nonce: s.cfg.Nonce}
 	if q.Draining {

@@ -14,7 +14,7 @@ import (
 func (s *Steward) order(ctx context.Context, req []byte) ([]byte, error) {
 	o, err := DecodeOrder(req)
 	if err != nil {
-		return nil, raftlog.Refused(err)
+		return nil, unreadable(MethodOrder, err)
 	}
 	if o.ClusterID != s.cfg.Place.ClusterID || o.Epoch != s.cfg.Place.Epoch {
 		return nil, raftlog.Refused(fmt.Errorf("membership: an order for another cluster, %v", o.ClusterID))

@@ -88,6 +88,24 @@ func (e *RemovedError) Error() string {
 // Unwrap gives the outcome.
 func (e *RemovedError) Unwrap() error { return raftlog.ErrRefused }
 
+// UnsupportedError says that the node which was asked does not know a call, or
+// not the form that it came in: it is of another release. Nothing happened. It
+// matches raftlog.ErrRefused.
+type UnsupportedError struct {
+	Call  string // or stream
+	Cause error  // what it does not know; may be nil
+}
+
+func (e *UnsupportedError) Error() string {
+	if e.Cause == nil {
+		return fmt.Sprintf("metastore: the call %q is not known to the build of the node that was asked", e.Call)
+	}
+	return fmt.Sprintf("metastore: the call %q came in a form that is not known to the build of the node that was asked: %v", e.Call, e.Cause)
+}
+
+// Unwrap gives the outcome.
+func (e *UnsupportedError) Unwrap() error { return raftlog.ErrRefused }
+
 // ClusterVersionError refuses a change until the cluster's version is raised,
 // which needs a build on every member that can apply it. It matches
 // raftlog.ErrRetry.

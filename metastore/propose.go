@@ -335,13 +335,23 @@ func (s *Store) lead(ctx context.Context, c command) (any, error) {
 // MethodPropose is the call by which a node proposes at the leader.
 const MethodPropose = "meta.propose"
 
+// Calls are the calls and streams of this package, by the version of the cluster
+// that they came with.
+func Calls() map[string]uint64 {
+	return map[string]uint64{MethodPropose: 1, MethodSnapshot: 2}
+}
+
 // HandleCall answers a call of another node's store. It never calls further. An
-// error means that the call itself was wrong.
+// error means that the call itself was wrong, or is not known to this build
+// (*UnsupportedError).
 func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	if method != MethodPropose {
-		return nil, raftlog.Refused(fmt.Errorf("metastore: no call %q", method))
+		return nil, &UnsupportedError{Call: method}
 	}
 	c, err := decodeCommand(request, s.config.Newest)
+	if unknown := (*UnknownCommandError)(nil); errors.As(err, &unknown) {
+		return nil, &UnsupportedError{method, err}
+	}
 	if err == nil && c.kind() == typeGenesis {
 		err = errors.New("metastore: a genesis is not proposed")
 	}

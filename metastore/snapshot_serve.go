@@ -52,7 +52,7 @@ func newSources(s *Store) *sources {
 // returns an error if the stream itself was wrong, or broke.
 func (s *Store) HandleStream(ctx context.Context, from raftlog.NodeID, method string, stream Stream) error {
 	if method != MethodSnapshot {
-		return raftlog.Refused(fmt.Errorf("metastore: no stream %q", method))
+		return &UnsupportedError{Call: method}
 	}
 	return s.sources.serve(ctx, from, stream)
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
@@ -38,7 +39,7 @@ const fillsServed = 8
 func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method string, s Stream) error {
 	switch {
 	case method != methodFill:
-		return raftlog.Refused(fmt.Errorf("topic: no stream %q", method))
+		return &metastore.UnsupportedError{Call: method}
 	case ctx == nil:
 		return fmt.Errorf("stream of %v: %w", from, ErrNoContext)
 	}

@@ -12,25 +12,41 @@ import (
 	"github.com/stelelog/stele/storage"
 )
 
+// Calls are the calls and streams of this package, by the version of the cluster
+// that they came with.
+func Calls() map[string]uint64 {
+	return map[string]uint64{
+		methodProduce: 1, methodFetch: 1, methodOffsets: 1, methodSince: 1, methodSeal: 1,
+		methodFill: 2, methodTransfer: 2,
+	}
+}
+
 // maxFetchBytes bounds what one answer to a reader holds, but for its first
 // batch, in bytes.
 const maxFetchBytes = 4 << 20
 
-// HandleCall answers a call of another node's manager ("topic.*"). It calls no
-// further node. What became of the call, errors included, is in the response;
-// an error means that the call itself was wrong (Refused). The manager owns
-// request.
-func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
-	serve := map[string]func(context.Context, *replica, byte, []byte) ([]byte, error){
+func (m *Manager) calls() map[string]func(context.Context, *replica, byte, []byte) ([]byte, error) {
+	return map[string]func(context.Context, *replica, byte, []byte) ([]byte, error){
 		methodProduce:  m.serveProduce,
 		methodFetch:    m.serveFetch,
 		methodOffsets:  m.serveOffsets,
 		methodSince:    m.serveSince,
 		methodSeal:     m.serveSeal,
 		methodTransfer: m.serveTransfer,
-	}[method]
+	}
+}
+
+// HandleCall answers a call of another node's manager ("topic.*"). It calls no
+// further node. What became of the call, errors included, is in the response;
+// an error means that the call itself was wrong (Refused), or is not known to this
+// build (*metastore.UnsupportedError). The manager owns request.
+func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
+	serve := m.calls()[method]
 	if serve == nil {
-		return nil, raftlog.Refused(fmt.Errorf("topic: no call %q", method))
+		return nil, &metastore.UnsupportedError{Call: method}
+	}
+	if len(request) > 0 && request[0] > wireVersion {
+		return nil, &metastore.UnsupportedError{Call: method, Cause: fmt.Errorf("version %d, this build knows %d", request[0], wireVersion)}
 	}
 	a, flags, body, err := decodeAddress(request)
 	if err != nil {

@@ -89,3 +89,11 @@ func RefusedFill(r io.Reader) error {
 	}
 	return err
 }
+
+// CallsHandled are the calls that a manager answers, and the streams.
+func CallsHandled() (names []string) {
+	for name := range (&Manager{}).calls() {
+		names = append(names, name)
+	}
+	return append(names, methodFill)
+}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +61,10 @@ func TestErrorsSurviveTheTrip(t *testing.T) {
 	require.ErrorAs(t, topic.DecodeResponse(topic.EncodeError(&raftlog.DiskFullError{Left: 5, Reserve: 100})), &full)
 	require.Equal(t, raftlog.DiskFullError{Left: 5, Reserve: 100}, *full)
 	require.ErrorIs(t, topic.DecodeResponse(topic.EncodeError(topic.ErrSealed)), topic.ErrSealed)
+}
+
+func TestCallsSayWhichVersionTheyCameWith(t *testing.T) {
+	require.ElementsMatch(t, topic.CallsHandled(), slices.Collect(maps.Keys(topic.Calls())))
 }
 
 // wireGolden is every call and answer as it was first released.
