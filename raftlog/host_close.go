@@ -13,8 +13,9 @@ import (
 // it syncs their logs, one by one.
 const flushGroups = 128
 
-// Close stops the host in good order: it hands each leadership over once,
-// within ctx and an election timeout, writes what waits, and leaves a
+// Close stops the host in good order: it resigns every leadership, all at once
+// (see Group.Resign), which a dead voter cannot keep it from, for as long as ctx
+// and for an election timeout for each voter and two more; writes what waits, and leaves a
 // checkpoint if that is cheap, so that the next start reads little. What
 // still waits then ends: proposals that reached a log as Unknown, all else as
 // Retry, with ErrClosed.
@@ -40,18 +41,18 @@ func (h *Host) Abort() {
 	h.end(false)
 }
 
-// handOver transfers every led group once.
+// handOver resigns in every led group.
 func (h *Host) handOver(ctx context.Context) {
-	limit := h.cfg.Tick * time.Duration(h.cfg.ElectionTicks+1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer h.cfg.Clock.AfterFunc(limit, cancel).Stop()
 	var waiting []*transfer
+	voters := 0
 	err := h.call(ctx, func() {
 		for _, g := range h.loop.groups {
 			if g.loop.leading {
-				t := &transfer{done: make(chan error, 1)}
-				h.loop.transfer(g, 0, t)
+				t := &transfer{done: make(chan error, 1), resign: true}
+				voters = max(voters, len(g.loop.core.Status().Conf.Voters))
+				h.loop.resign(g, nil, t)
 				waiting = append(waiting, t)
 			}
 		}
@@ -59,6 +60,8 @@ func (h *Host) handOver(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	limit := h.cfg.Tick * time.Duration(h.cfg.ElectionTicks+1) * time.Duration(voters+2)
+	defer h.cfg.Clock.AfterFunc(limit, cancel).Stop()
 	for _, t := range waiting {
 		select {
 		case <-t.done:

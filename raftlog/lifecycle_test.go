@@ -3,6 +3,7 @@ package raftlog_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,8 +182,38 @@ func TestCloseHandsOver(t *testing.T) {
 	})
 }
 
+// A voter that has just died does not keep the others from taking over.
+//
+// Property: H10, R16 (red: handed over once, to the first)
+func TestCloseHandsOverToTheNext(t *testing.T) {
+	for dead := range 4 {
+		bubble(t, func(t *testing.T) {
+			c := startCluster(t, 1, 5, 3)
+			defer c.stopAll()
+			for _, g := range c.groups {
+				c.must(g, "x")
+			}
+			n := c.leader(1)
+			others := slices.DeleteFunc(slices.Clone(c.nodes), func(o *node) bool { return o == n })
+			c.net.isolate(others[dead].id, true)
+			require.NoError(t, n.host.Close(context.Background()))
+			began := time.Now()
+			require.NoError(t, n.store.Close())
+			n.host = nil
+			for _, g := range c.groups {
+				c.leader(g)
+			}
+			require.Less(t, time.Since(began), election/2, "an election time-out passed")
+			c.net.isolate(others[dead].id, false)
+			for _, g := range c.groups {
+				c.must(g, "y")
+			}
+		})
+	}
+}
+
 // With a hand-over that cannot work Close ends all the same, within an
-// election timeout.
+// election timeout for each that might take over, and two more.
 func TestCloseWithoutTarget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
@@ -191,7 +222,7 @@ func TestCloseWithoutTarget(t *testing.T) {
 		c.net.isolate(n.id, true)
 		began := time.Now()
 		require.NoError(t, n.host.Close(context.Background()))
-		require.LessOrEqual(t, time.Since(began), election+2*tick)
+		require.LessOrEqual(t, time.Since(began), 5*(election+tick))
 	})
 }
 

@@ -176,7 +176,7 @@ func TestChangeMembersOutcomes(t *testing.T) {
 	})
 }
 
-// Property: R16, H10 (red: a resignation that hands over to nobody; open: the node's Close)
+// Property: R16, H10 (red: a resignation that hands over to nobody)
 func TestResign(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)
