@@ -2,6 +2,7 @@ package topic
 
 import (
 	"math"
+	"slices"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -9,8 +10,9 @@ import (
 
 // PlannedDrain says where the replicas of a node go when it is taken out of the
 // cluster: those that are on their way, those that still have to move, and those
-// for which there is no other node. The node may drain already. Like Planned it is
-// a pure function.
+// for which there is no other node. The node may drain already. What is on its way
+// to the node stays where it is: such moves are cancelled. Like Planned it is a pure
+// function.
 func PlannedDrain(members []metastore.Member, topics []metastore.Topic, node raftlog.NodeID) Plan {
 	drained := make([]metastore.Member, len(members))
 	copy(drained, members)
@@ -19,7 +21,7 @@ func PlannedDrain(members []metastore.Member, topics []metastore.Topic, node raf
 			m.Liveness.Departure = metastore.Drains
 		}
 	}
-	p := newPlanner(drained, topics)
+	p := newPlanner(drained, withoutMovesTo(topics, node))
 	p.drain(math.MaxInt)
 	var of Plan
 	for i := range p.parts {
@@ -48,4 +50,23 @@ func PlannedDrain(members []metastore.Member, topics []metastore.Topic, node raf
 		}
 	}
 	return of
+}
+
+// withoutMovesTo are the topics as they are when moves to a node were cancelled.
+func withoutMovesTo(topics []metastore.Topic, node raftlog.NodeID) []metastore.Topic {
+	to := func(p metastore.Partition) bool { return p.Target != nil && p.Target.Add.Node == node }
+	topics = slices.Clone(topics)
+	for i := range topics {
+		t := &topics[i]
+		if !slices.ContainsFunc(t.Partitions, to) {
+			continue
+		}
+		t.Partitions = slices.Clone(t.Partitions)
+		for k := range t.Partitions {
+			if to(t.Partitions[k]) {
+				t.Partitions[k].Target = nil
+			}
+		}
+	}
+	return topics
 }
