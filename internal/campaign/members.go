@@ -127,7 +127,7 @@ func (c *cluster) until(ctx context.Context, want func(s *clusterState) bool) er
 
 // decommission begins to take a member out.
 func (c *cluster) decommission(ctx context.Context, name string, force bool) error {
-	return c.ask(ctx, http.MethodPost, fmt.Sprintf("/members/%s/decommission?force=%v", name, force), nil)
+	return c.ask(ctx, http.MethodPost, fmt.Sprintf("/members/%s/decommission?force=%v&when-possible=true", name, force), nil)
 }
 
 // ask asks the members in turn until one answers.
