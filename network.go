@@ -184,6 +184,7 @@ func (n *network) route(ctx context.Context, from transport.Peer, method string,
 	case prefix == "member" && p == nil:
 		return membership.Unconfigured(n.nonce), nil
 	case prefix == "member":
+		n.known(from)                                 // for what it says of where it is
 		return p.steward.HandleCall(ctx, method, req) // of who wants to be a member, too
 	case p == nil || !n.known(from):
 		return nil, raftlog.Retry(ErrNotReady)

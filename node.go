@@ -236,14 +236,14 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	id := n.store.Identity()
 	place, _ := state.Place(n.cfg.Name, id.Nonce)
 	genesis := metastore.Genesis{ClusterID: place.ClusterID, Epoch: place.Epoch}
-	founded := map[string]string{}
+	founded := map[raftlog.NodeID]string{}
 	if f := state.Adopted; f != nil {
 		for i, m := range f.Members {
 			node := raftlog.NodeID(i + 1)
 			genesis.Members = append(genesis.Members, metastore.Member{
 				Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
 			})
-			founded[m.Name] = m.Addr
+			founded[node] = m.Addr
 		}
 	}
 	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")

@@ -19,15 +19,17 @@ import (
 //	the node    it moved, and no leader can be elected without its vote, so that
 //	            the cluster cannot agree on anything
 //
-// The configuration counts for a member until the metadata says another address
-// than when this process first saw it: that is newer. What a leader told counts
+// The configuration counts for a member that founded the cluster, as this node
+// did, until the metadata says another address than when this process first saw it:
+// that is newer. A life that joined said itself where it is, later than whoever
+// wrote the configuration for its name. What a leader told counts
 // until the metadata changes. What a node says of itself counts before all that,
 // until the metadata say another address than they did then.
 type roster struct {
 	cluster raftlog.ClusterID
 	epoch   uint64
 	cfg     *Config
-	genesis map[string]string // addresses by name, of a node that was founded with its cluster
+	genesis map[raftlog.NodeID]string // addresses of the lives that this node's cluster was founded with, if it was with it
 
 	peers atomic.Pointer[map[raftlog.NodeID]Peer] // not changed once it is here
 
@@ -48,7 +50,7 @@ const maxUnknown = 8
 // the metadata had for it then.
 type heardAddr struct{ addr, over string }
 
-func newRoster(cluster raftlog.ClusterID, epoch uint64, cfg *Config, genesis map[string]string) *roster {
+func newRoster(cluster raftlog.ClusterID, epoch uint64, cfg *Config, genesis map[raftlog.NodeID]string) *roster {
 	r := &roster{cluster: cluster, epoch: epoch, cfg: cfg, genesis: genesis}
 	r.mu.first = map[raftlog.NodeID]string{}
 	r.mu.told = map[raftlog.NodeID]Peer{}
@@ -155,9 +157,10 @@ func (r *roster) addrLocked(m metastore.Member) string {
 	if h, ok := r.mu.heard[m.Node]; ok && h.over == m.Addr {
 		return h.addr
 	}
-	configured, ok := r.cfg.addrOf(m.Name)
+	founded, ok := r.genesis[m.Node]
+	configured, listed := r.cfg.addrOf(m.Name)
 	moved := m.Addr != r.mu.first[m.Node]
-	if !ok || moved || configured == r.genesis[m.Name] {
+	if !ok || !listed || moved || configured == founded {
 		return m.Addr
 	}
 	return configured

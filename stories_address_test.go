@@ -64,3 +64,28 @@ func TestAnOldConfigurationIsNotBelieved(t *testing.T) {
 		}, "it knows too")
 	})
 }
+
+// A member that lost its disk leads, with a configuration that has old addresses,
+// when another one loses its disk and comes back elsewhere: the leader speaks to it
+// where it said that it is.
+//
+// Property: J17 (red: the configuration believed before what a life said when it joined, and its calls not listened to)
+func TestALifeThatJoinedIsWhereItSaid(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 64}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		c.Kill(0)
+		c.Wipe(0)
+		c.Start(0)
+		c.Eventually(func() bool {
+			return c.Node(0).Readiness().Ready() && seat(c, 1, 0) == stele.SeatVoter && len(lives(c, 1, 0)) == 1
+		}, "it has its place")
+		require.NoError(t, c.Node(0).TransferLeadership(t.Context(), stele.TopicPartition{}, c.Member(0).Name))
+		c.Kill(1)
+		c.Wipe(1)
+		c.MoveTo(1, "elsewhere:7942")
+		c.Start(1)
+		c.Eventually(func() bool { return c.Node(1).Readiness().Ready() && seat(c, 0, 1) == stele.SeatVoter }, "it is taken in")
+	})
+}
