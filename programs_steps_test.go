@@ -24,11 +24,12 @@ var programSteps = []programStep{
 	{"lose power", 3, (*program).mayFail, func(p *program) { p.fail(p.c.PowerLoss, "loses power") }},
 	{"close", 2, (*program).mayFail, func(p *program) { p.fail(p.c.Close, "is closed") }},
 	{"start", 6, func(p *program) bool { return len(p.members(p.down)) > 0 }, (*program).restart},
-	{"all lose power", 1, func(p *program) bool { return true }, (*program).powerLossAll},
+	{"all lose power", 1, (*program).always, (*program).powerLossAll},
 	{"wipe", 4, func(p *program) bool { return len(p.members(p.any)) >= 3 && len(p.members(p.ill)) == 0 }, (*program).wipe},
 	{"change the address", 2, func(p *program) bool { return len(p.members(p.ill)) == 0 }, (*program).moveAway},
 	{"decommission", 5, func(p *program) bool { return len(p.members(p.stays)) > 3 }, (*program).decommission},
 	{"cancel", 2, func(p *program) bool { return len(p.leaving()) > 0 }, (*program).cancel},
+	{"transfer", 4, (*program).always, (*program).transfer},
 	{"cut", 3, (*program).mayFail, (*program).cutOff},
 	{"heal", 4, func(p *program) bool { return len(p.cut) > 0 }, (*program).heal},
 	{"return with the old disk", 2, func(p *program) bool { return len(p.outs()) > 0 }, (*program).returns},
@@ -63,6 +64,8 @@ func shortOrLong(rng *rand.Rand) time.Duration {
 	longest := []time.Duration{time.Second, time.Second, 10 * time.Second, 10 * time.Second, 60 * time.Second}[rng.IntN(5)]
 	return time.Duration(rng.Int64N(int64(longest)))
 }
+
+func (p *program) always() bool { return true }
 
 func (p *program) mayFail() bool { return p.spare() && len(p.members(p.well)) > 1 }
 
@@ -176,7 +179,7 @@ func (p *program) cancel() {
 func (p *program) takeBack(at, i int) bool {
 	ctx, cancel := context.WithTimeout(p.c.T.Context(), callWithin)
 	defer cancel()
-	d, err := p.c.Node(at).Decommission(ctx, p.name(i), stele.DecommissionOptions{})
+	d, err := p.c.Node(at).Decommission(ctx, p.name(i), stele.DecommissionOptions{WhenPossible: true})
 	if err == nil {
 		err = d.Cancel(ctx)
 	}
@@ -185,6 +188,23 @@ func (p *program) takeBack(at, i int) bool {
 		delete(p.asked, i)
 	}
 	return err == nil
+}
+
+// transfer hands the leadership of the metadata or of a partition to a member.
+func (p *program) transfer() {
+	i := pick(p.rng, p.members(p.any))
+	at := p.helper(-1)
+	of := stele.TopicPartition{}
+	if n := p.rng.IntN(partitionsUnderLoad + 2); n < partitionsUnderLoad {
+		of = stele.TopicPartition{Topic: "orders", Partition: uint32(n)}
+	}
+	if at < 0 {
+		return
+	}
+	p.note("    %v to %s, asked at %s", of, p.name(i), p.name(at))
+	ctx, cancel := context.WithTimeout(p.c.T.Context(), callWithin)
+	defer cancel()
+	p.outcome("TransferLeadership", p.c.Node(at).TransferLeadership(ctx, of, p.name(i)))
 }
 
 // cutOff breaks what a member sends, what it receives, or both, to and from some

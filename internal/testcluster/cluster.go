@@ -169,14 +169,14 @@ func (c *Cluster) StartWith(i int, change func(*stele.Config)) {
 func (c *Cluster) Open(i int) error { return c.open(i, c.Config(i)) }
 
 func (c *Cluster) open(i int, cfg stele.Config) error {
+	c.mu.Lock()
+	delete(c.mu.down, i)
+	c.mu.Unlock()
 	node, err := stele.Open(invariant.With(c.T.Context(), c.watch(i)), cfg)
 	if err != nil {
 		return err
 	}
 	c.members[i].node = node
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.mu.down, i)
 	return nil
 }
 
@@ -285,54 +285,6 @@ func (c *Cluster) PowerLossAll() {
 	}
 }
 
-// PowerLossAllAt arms a power loss of all members just before the n-th change
-// from now of member i's file system, and returns a function that waits for it,
-// for the longest of d, and ends the processes. It reports whether the moment
-// came; if not, all lose power at the end of d.
-func (c *Cluster) PowerLossAllAt(i int, n int64) (await func(d time.Duration) bool) {
-	var once sync.Once
-	struck := make(chan struct{})
-	disks := make([]*simfs.FS, len(c.members))
-	fs := c.members[i].FS
-	at := fs.Ops() + n
-	strike := func() {
-		for j, m := range c.members {
-			if m.node != nil {
-				c.takeDown(j)
-			}
-		}
-		for j, m := range c.members {
-			if m.node != nil {
-				disks[j] = m.FS.Image(simfs.Random)
-			}
-		}
-	}
-	fs.SetHook(func(op simfs.Op) error {
-		if op.Seq >= at {
-			once.Do(func() { strike(); close(struck) })
-		}
-		return nil
-	})
-	return func(d time.Duration) bool {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		came := true
-		select {
-		case <-struck:
-		case <-timer.C:
-			once.Do(func() { came = false; strike(); close(struck) })
-			<-struck
-		}
-		fs.SetHook(nil)
-		for j, disk := range disks {
-			if disk != nil {
-				c.end(j, disk)
-			}
-		}
-		return came
-	}
-}
-
 // Close ends member i in good order.
 func (c *Cluster) Close(i int) {
 	c.T.Helper()
@@ -384,10 +336,21 @@ func (c *Cluster) Rejoin(i int) {
 // Eventually waits in virtual time until cond holds, two minutes at most.
 func (c *Cluster) Eventually(cond func() bool, what string) {
 	c.T.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	c.within(2*time.Minute, 20*time.Millisecond, cond, what)
+}
+
+// EventuallyLong is Eventually for what takes up to twenty minutes.
+func (c *Cluster) EventuallyLong(cond func() bool, what string) {
+	c.T.Helper()
+	c.within(20*time.Minute, time.Second, cond, what)
+}
+
+func (c *Cluster) within(d, every time.Duration, cond func() bool, what string) {
+	c.T.Helper()
+	deadline := time.Now().Add(d)
 	for !cond() {
-		require.True(c.T, time.Now().Before(deadline), "seed %d: not within two minutes: %s", c.opts.Seed, what)
-		c.Sleep(20 * time.Millisecond)
+		require.True(c.T, time.Now().Before(deadline), "seed %d: not within %v: %s", c.opts.Seed, d, what)
+		c.Sleep(every)
 	}
 }
 

@@ -1,0 +1,106 @@
+package stele_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// deadAt are the members that one of them knows to be dead.
+func deadAt(c *testcluster.Cluster, at int) (names []string) {
+	for _, m := range c.Node(at).Members() {
+		if m.Liveness.Dead {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// Nobody can speak to anybody for minutes, and nobody is dead: when the network is
+// back no member is marked, neither at once nor later.
+//
+// Property: H2, H3 (red: a new leadership counted as an hour old, without the breaker; open: clocks that jump)
+func TestNobodyIsDeadAfterAStretchWithoutLeader(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 101}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(10 * time.Second) // the cluster's version is raised, and heartbeats are recorded
+		for i := range c.Size() {
+			c.Isolate(i)
+		}
+		c.Sleep(4 * time.Minute)
+		require.Negative(t, c.MetadataLeader())
+		for i := range c.Size() {
+			c.Rejoin(i)
+		}
+		c.WaitReady()
+		for range 100 {
+			for i := range c.Size() {
+				require.Empty(t, deadAt(c, i))
+			}
+			c.Sleep(500 * time.Millisecond)
+		}
+	})
+}
+
+// Of five voters two fall silent: both are marked, since three are a majority. They
+// come back, and nobody is dead.
+//
+// Property: H5, H6 (red: voters never marked while others of them are; a heartbeat that ends no mark; open: a leader that is deaf and leads)
+func TestTwoOfFiveAreMarkedDead(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 102}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(10 * time.Second) // the cluster's version is raised
+		leader := c.MetadataLeader()
+		silent := []int{(leader + 1) % 5, (leader + 2) % 5}
+		for _, i := range silent {
+			c.PowerLoss(i)
+		}
+		c.Sleep(25 * time.Second)
+		require.Empty(t, deadAt(c, leader), "not yet")
+		c.Eventually(func() bool { return len(deadAt(c, leader)) == 2 }, "both are marked")
+		for _, i := range silent {
+			c.Start(i)
+		}
+		c.Eventually(func() bool { return len(deadAt(c, leader)) == 0 }, "a heartbeat ends it")
+	})
+}
+
+// Seven members, five votes. A voter dies: for ten minutes it keeps its vote, then
+// one that stands by has it, and the dead one is a learner, and a member.
+//
+// Property: J18 (red: nobody takes the vote of a dead one; open: a voter that is decommissioned)
+func TestAStandbyTakesAVote(t *testing.T) {
+	if testing.Short() {
+		t.Skip("eleven minutes of seven nodes")
+	}
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 103}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		for range 2 {
+			c.Start(c.Add())
+		}
+		c.WaitReady()
+		c.Sleep(20 * time.Second)
+		for _, i := range []int{5, 6} {
+			require.Equal(t, stele.SeatLearner, seat(c, 0, i), "it stands by")
+		}
+		leader := c.MetadataLeader()
+		dead := (leader + 1) % 5
+		c.PowerLoss(dead)
+		c.Sleep(9*time.Minute + 50*time.Second)
+		require.Equal(t, stele.SeatVoter, seat(c, leader, dead))
+		c.Eventually(func() bool {
+			return seat(c, leader, dead) == stele.SeatLearner && (seat(c, leader, 5) == stele.SeatVoter) != (seat(c, leader, 6) == stele.SeatVoter)
+		}, "its vote passes on")
+		c.Start(dead)
+		c.WaitReady()
+		c.Sleep(20 * time.Second)
+		require.Equal(t, stele.SeatLearner, seat(c, leader, dead), "it stands by now")
+	})
+}

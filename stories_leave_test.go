@@ -1,0 +1,169 @@
+package stele_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/internal/testcluster"
+)
+
+// ofFive is a cluster of five under load.
+func ofFive(t *testing.T, seed uint64, story func(ctx context.Context, c *testcluster.Cluster)) {
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: seed}, func(c *testcluster.Cluster) {
+		c.StartAll()
+		mustCreate(c, 0, "orders", 5)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 5, 100*time.Millisecond)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		ctx, cancel := context.WithTimeout(c.T.Context(), 10*time.Minute)
+		defer cancel()
+		story(ctx, c)
+		before := l.Acked()
+		c.Eventually(func() bool { return l.Acked() > before+20 }, "records are taken in")
+		load.Stop()
+		for i := range c.Size() {
+			if n := c.Node(i); n != nil && n.Readiness().Ready() {
+				l.Verify(i)
+			}
+		}
+	})
+}
+
+func decommission(ctx context.Context, c *testcluster.Cluster, at, i int, opts stele.DecommissionOptions) *stele.Decommission {
+	c.T.Helper()
+	d, err := c.Node(at).Decommission(ctx, c.Member(i).Name, opts)
+	require.NoError(c.T, err)
+	return d
+}
+
+// Two nodes leave at once; both are gone, one after the other.
+func TestTwoNodesLeaveAtOnce(t *testing.T) {
+	ofFive(t, 91, func(ctx context.Context, c *testcluster.Cluster) {
+		first := decommission(ctx, c, 0, 3, stele.DecommissionOptions{})
+		second := decommission(ctx, c, 1, 4, stele.DecommissionOptions{})
+		require.NoError(c.T, second.Wait(ctx))
+		require.NoError(c.T, first.Wait(ctx))
+		require.Len(c.T, c.Node(0).Members(), 3)
+		for _, i := range []int{3, 4} {
+			c.Eventually(func() bool { return c.Node(i).Readiness().Code == stele.Removed }, "it knows")
+		}
+	})
+}
+
+// A node dies in the middle of leaving. Its partitions are moved without it; then
+// it is waited for, because nobody else knows whether it has answered all that it
+// took in; and when it is back it goes.
+//
+// Property: D3 (red: a node that does not answer counted as one with nothing to answer)
+func TestANodeDiesWhileItLeaves(t *testing.T) {
+	ofFive(t, 92, func(ctx context.Context, c *testcluster.Cluster) {
+		const leaver = 4
+		d := decommission(ctx, c, 0, leaver, stele.DecommissionOptions{})
+		c.PowerLoss(leaver)
+		c.Eventually(func() bool { at, err := d.Progress(); return err == nil && at.Replicas == 0 }, "its partitions are elsewhere")
+		c.Sleep(time.Minute)
+		at, err := d.Progress()
+		require.NoError(c.T, err)
+		require.False(c.T, at.Done, "nobody answered the question")
+		require.Equal(c.T, stele.Drains, at.Departure)
+		c.Start(leaver)
+		require.NoError(c.T, d.Wait(ctx))
+		c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "it knows")
+	})
+}
+
+// A node that is dead, and will not come back, is taken out by force.
+func TestADeadNodeIsTakenOutByForce(t *testing.T) {
+	ofFive(t, 93, func(ctx context.Context, c *testcluster.Cluster) {
+		const dead = 2
+		c.PowerLoss(dead)
+		c.Eventually(func() bool {
+			for _, m := range c.Node(0).Members() {
+				if m.Name == c.Member(dead).Name {
+					return m.Liveness.Dead
+				}
+			}
+			return false
+		}, "it is marked dead")
+		require.NoError(c.T, decommission(ctx, c, 0, dead, stele.DecommissionOptions{Force: true}).Wait(ctx))
+		require.Len(c.T, c.Node(0).Members(), 4)
+		c.Start(dead) // with its old disk
+		c.Eventually(func() bool { return c.Node(dead).Readiness().Code == stele.Removed }, "it never comes back")
+	})
+}
+
+// A member that does not vote leaves as any other.
+func TestAnObserverLeaves(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 94}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 4)
+		observer := c.Add()
+		c.StartWith(observer, func(cfg *stele.Config) { cfg.Observer = true })
+		c.WaitReady()
+		c.Eventually(func() bool { return holds(c, observer, "orders") == 3 }, "it gets partitions")
+		require.Equal(t, stele.SeatLearner, seat(c, 0, observer), "it never votes")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		require.NoError(t, decommission(ctx, c, 0, observer, stele.DecommissionOptions{}).Wait(ctx))
+		require.Len(t, c.Node(0).Members(), 3)
+		c.Eventually(func() bool { return c.Node(observer).Readiness().Code == stele.Removed }, "it knows")
+	})
+}
+
+// The leader is started again right after it removed a node: that stays removed,
+// and cannot speak itself back in.
+//
+// Property: D7 (red: tombstones not looked at, neither by who is asked nor when a life is admitted)
+func TestTheLeaderRestartsAfterARemoval(t *testing.T) {
+	ofFive(t, 95, func(ctx context.Context, c *testcluster.Cluster) {
+		leader := c.MetadataLeader()
+		leaver, asked := (leader+1)%5, (leader+2)%5
+		require.NoError(c.T, decommission(ctx, c, asked, leaver, stele.DecommissionOptions{}).Wait(ctx))
+		c.PowerLoss(c.MetadataLeader())
+		for i := range c.Size() {
+			if c.Node(i) == nil {
+				c.Start(i)
+			}
+		}
+		c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "it knows")
+		c.Sleep(time.Minute)
+		for _, i := range others(c, leaver) {
+			require.Len(c.T, c.Node(i).Members(), 4)
+			require.Empty(c.T, lives(c, i, leaver))
+		}
+		require.False(c.T, c.Node(leaver).Readiness().Ready())
+	})
+}
+
+// A move goes to a node that has just died: it is given up after two minutes, and
+// nothing is left of it.
+//
+// Property: M3 (red: a destination that is dead for long waited for as one that has just died)
+func TestAMoveToADeadNodeIsGivenUp(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 96}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 8)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		fourth := c.Add()
+		c.Start(fourth)
+		moves := func() int {
+			at, err := c.Node(0).DescribeCluster(t.Context())
+			require.NoError(t, err)
+			return len(at.Moves)
+		}
+		c.Eventually(func() bool { return moves() > 0 }, "replicas are on their way to it")
+		c.PowerLoss(fourth)
+		c.Sleep(2 * time.Minute)
+		require.Positive(t, moves(), "dead for a minute and a half")
+		c.Eventually(func() bool { return moves() == 0 }, "they are given up")
+		c.Start(fourth)
+		c.WaitReady()
+		c.Eventually(func() bool { return holds(c, fourth, "orders") == 6 && moves() == 0 }, "they begin anew")
+	})
+}
