@@ -170,7 +170,7 @@ func TestNamesAndIDsOfPeersAreCompared(t *testing.T) {
 			change func(*transport.Identity)
 			code   string
 		}{
-			"itself":          {func(*transport.Identity) {}, "refused"}, // it knows no such call
+			"itself":          {func(*transport.Identity) {}, "unsupported"}, // it knows no such call
 			"another name":    {func(id *transport.Identity) { id.Name = "mallory" }, "retry"},
 			"another id":      {func(id *transport.Identity) { id.Node = 7 }, "retry"},
 			"another epoch":   {func(id *transport.Identity) { id.Epoch = 1 }, "retry"},
