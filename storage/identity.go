@@ -20,6 +20,13 @@ type Identity struct {
 	Epoch     uint64 // recovery epoch
 	Node      NodeID // 0: not known yet
 	Genesis   []byte // the adopted genesis, opaque here; nil: none
+
+	// Recovering is the forced recovery that has begun to change the directory,
+	// and has not ended: until it has, Open refuses. The zero value: none.
+	Recovering Recovering
+	// Fenced is a newer recovery epoch than Epoch that the node has met: its
+	// cluster went on without it. 0: none.
+	Fenced uint64
 }
 
 // IdentityError says that a directory is not the one that was asked for.
@@ -38,6 +45,9 @@ const (
 	identityFile    = "IDENTITY"
 	identityKind    = "identity"
 	identityVersion = 1
+	// recoveredVersion is of an identity that says something of a recovery which
+	// a build of version 1 must not overlook.
+	recoveredVersion = 2
 )
 
 // encodeIdentity makes the sealed text
@@ -51,8 +61,15 @@ const (
 //	node <decimal, 0: none yet>
 //	genesis <hexadecimal digits, none: not adopted>
 //	crc32c <8 hexadecimal digits>
+//
+// or, while a recovery is under way or once the node was fenced, as version 2
+// with three more lines before the last one:
+//
+//	recovering <decimal: the epoch to be, 0: none>
+//	plan <32 hexadecimal digits: of that recovery>
+//	fenced <decimal: the newer epoch that was met, 0: none>
 func encodeIdentity(id Identity) []byte {
-	return encodeSealed(identityKind, identityVersion, []field{
+	fields := []field{
 		{"nonce", id.Nonce.String()},
 		{"name", strconv.Quote(id.Name)},
 		{"cluster", strconv.Quote(id.Cluster)},
@@ -60,17 +77,32 @@ func encodeIdentity(id Identity) []byte {
 		{"epoch", strconv.FormatUint(id.Epoch, 10)},
 		{"node", strconv.FormatUint(uint64(id.Node), 10)},
 		{"genesis", hex.EncodeToString(id.Genesis)},
-	})
+	}
+	if id.Recovering == (Recovering{}) && id.Fenced == 0 {
+		return encodeSealed(identityKind, identityVersion, fields)
+	}
+	return encodeSealed(identityKind, recoveredVersion, append(fields,
+		field{"recovering", strconv.FormatUint(id.Recovering.Epoch, 10)},
+		field{"plan", hex.EncodeToString(id.Recovering.Plan[:])},
+		field{"fenced", strconv.FormatUint(id.Fenced, 10)}))
 }
 
 func decodeIdentity(text []byte) (Identity, error) {
 	var id Identity
-	v, err := decodeSealed(text, "nonce", "name", "cluster", "cluster-id", "epoch", "node", "genesis")
+	version, err := sealedVersion(identityKind, text)
+	if err != nil {
+		return id, err
+	}
+	keys := []string{"nonce", "name", "cluster", "cluster-id", "epoch", "node", "genesis"}
+	if version == recoveredVersion {
+		keys = append(keys, "recovering", "plan", "fenced")
+	}
+	v, err := decodeSealed(text, keys...)
 	if err != nil {
 		return id, err
 	}
 	var node uint64
-	var errs [7]error
+	var errs [10]error // of the fields
 	errs[0] = decodeHex(id.Nonce[:], v[0])
 	id.Name, errs[1] = strconv.Unquote(v[1])
 	id.Cluster, errs[2] = strconv.Unquote(v[2])
@@ -78,6 +110,11 @@ func decodeIdentity(text []byte) (Identity, error) {
 	id.Epoch, errs[4] = strconv.ParseUint(v[4], 10, 64)
 	node, errs[5] = strconv.ParseUint(v[5], 10, 64)
 	id.Genesis, errs[6] = hex.DecodeString(v[6])
+	if version == recoveredVersion {
+		id.Recovering.Epoch, errs[7] = strconv.ParseUint(v[7], 10, 64)
+		errs[8] = decodeHex(id.Recovering.Plan[:], v[8])
+		id.Fenced, errs[9] = strconv.ParseUint(v[9], 10, 64)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Identity{}, err
 	}
@@ -109,9 +146,9 @@ func readIdentity(fsys FS, dir string) (Identity, error) {
 	if err != nil {
 		return Identity{}, &DamageError{Path: path, Reason: err.Error()}
 	}
-	if version != identityVersion {
+	if version > recoveredVersion {
 		return Identity{}, &IdentityError{Path: path, Field: "format version",
-			Have: strconv.Itoa(version), Want: strconv.Itoa(identityVersion)}
+			Have: strconv.Itoa(version), Want: strconv.Itoa(recoveredVersion)}
 	}
 	id, err := decodeIdentity(text)
 	if err != nil {

@@ -25,7 +25,10 @@ func goldenFrame() *storage.FrameView {
 func TestGoldenFormats(t *testing.T) {
 	id := storage.Identity{Nonce: storage.Nonce{1, 2, 3}, Name: "orders-1", Cluster: "or\"ders",
 		ClusterID: storage.ClusterID{4, 5}, Epoch: 1, Node: 7, Genesis: []byte{0, 1, 255}}
+	recovering := id
+	recovering.Recovering, recovering.Fenced = storage.Recovering{Epoch: 2, Plan: [16]byte{7, 8}}, 3
 	for name, b := range map[string][]byte{
+		"IDENTITY.2":   storage.EncodeIdentity(recovering),
 		"frame.hex":    storage.EncodeFrame(3, goldenFrame()),
 		"waypoint.hex": storage.EncodeWaypoints(3, 17, 1000, 65536),
 		"aux.hex":      storage.EncodeAux(3, 17, []byte("what it knows")),
@@ -52,6 +55,9 @@ func TestGoldenFormats(t *testing.T) {
 	have, err := storage.DecodeIdentity(storage.EncodeIdentity(id))
 	require.NoError(t, err)
 	require.Equal(t, id, have)
+	have, err = storage.DecodeIdentity(storage.EncodeIdentity(recovering))
+	require.NoError(t, err)
+	require.Equal(t, recovering, have)
 	require.Equal(t, 1, storage.DecodeWaypoints(storage.EncodeWaypoints(3, 17, 1000, 65536), 3))
 	require.Equal(t, 0, storage.DecodeWaypoints(storage.EncodeWaypoints(3, 17, 1000, 65536), 4))
 }
@@ -116,6 +122,7 @@ func FuzzAux(f *testing.F) {
 // Property: S11 (red: the number of lines was not looked at)
 func FuzzSealedTexts(f *testing.F) {
 	f.Add(storage.EncodeIdentity(storage.Identity{Name: "n", Genesis: []byte("g")}))
+	f.Add(storage.EncodeIdentity(storage.Identity{Name: "n", Recovering: storage.Recovering{Epoch: 1}, Fenced: 1}))
 	f.Add(storage.EncodeMarker("orders", testIncarnation))
 	f.Add(storage.EncodeReason("a", "b"))
 	f.Add(storage.EncodeFormat())

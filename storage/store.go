@@ -46,6 +46,9 @@ type Config struct {
 	// Rand makes nonces and salts, which must not come again, not even after a
 	// restart. Default: the system's random source.
 	Rand func() uint64
+	// Recover opens a directory that a forced recovery has begun to change, to
+	// finish it. Else that is a *RecoveringError.
+	Recover bool
 
 	broken breakage // rules that a test breaks
 }
@@ -133,6 +136,7 @@ type Store struct {
 //
 // Errors: ErrLocked; *ForeignError, if the directory holds something else;
 // *FormatError, of a newer release; *IdentityError, if it is another node's;
+// *RecoveringError, if a forced recovery has begun and not ended;
 // *DamageError, if what was durable is not what was written. After any error nothing stays locked, and trying again is harmless.
 func Open(cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
@@ -152,6 +156,9 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	id := h.current()
+	if r := id.Recovering; r.Epoch != 0 && !cfg.Recover {
+		return nil, errors.Join(&RecoveringError{cfg.Dir, r}, h.close())
+	}
 	j, replicas, err := openJournal(cfg, id.Node != 0 || !id.ClusterID.IsZero() || id.Genesis != nil)
 	if err != nil {
 		return nil, errors.Join(err, h.close())
