@@ -116,7 +116,11 @@ func (c *Core) switchConf() {
 				return nil
 			})
 		}
-		if listed(c.conf, c.self) && !listed(p.conf, c.self) {
+		if listed(p.conf, c.self) {
+			// It never comes back once it is out, but for a forced recovery, which goes
+			// on with it: then both are in its log, one after the other.
+			c.removed = c.retired
+		} else if listed(c.conf, c.self) {
 			c.removed = true
 		}
 		c.confApplied(&p)
