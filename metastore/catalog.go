@@ -35,7 +35,7 @@ func loadCatalog(v view) (*catalog, error) {
 	c := &catalog{names: map[string]*Topic{}, topics: map[raftlog.Incarnation]*Topic{}}
 	t := newTx(v)
 	c.news = t.news()
-	c.members = t.members()
+	c.members, c.recoveries = t.members(), t.recoveries()
 	if t.err != nil {
 		return nil, t.err
 	}
@@ -143,6 +143,9 @@ func (c *catalog) follows(i raftlog.Incarnation, p Partition) {
 func (c *catalog) follow(changes []change, now news) error {
 	if now.members == nil {
 		now.members = c.members
+	}
+	if now.recoveries == nil {
+		now.recoveries = c.recoveries
 	}
 	c.news = now
 	for _, ch := range changes {

@@ -100,6 +100,10 @@ func (d *decoder) memberCommand(kind CommandType) command {
 		return cancelMove{d.endMove()}
 	case typeSeed:
 		return d.seed()
+	case typeRecover:
+		return d.recovery()
+	case typeEndHold:
+		return endHold{d.uintMax(maxEpoch)}
 	}
 	return noop{}
 }

@@ -258,6 +258,9 @@ func randomMemberCommand(r *rand.Rand, state memView) command {
 	case len(topics) > 0 && len(topics[0].Partitions) > 0:
 		topic := topics[r.IntN(len(topics))]
 		p := topic.Partitions[r.IntN(len(topic.Partitions))]
+		if len(p.Replicas) == 0 {
+			return noop{}
+		}
 		return startMove{MoveRequest{topic.Incarnation, p.Index, p.Generation, m.Node, p.Replicas[r.IntN(len(p.Replicas))].Replica}, 5}
 	}
 	return randomCommand(r, 3)

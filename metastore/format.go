@@ -37,6 +37,11 @@ package metastore
 //	17 finish move     incarnation:id index generation add      add: the replica that came in
 //	18 cancel move     as 17
 //	19 seed            n {key:str value:str} n {incarnation:id name:str config}
+//	20 recover         epoch plan:id stamp n {node nonce:id replica} n {group replica} n {group}
+//	                   who is left, and its replica of group 1 from now on; partitions that
+//	                   go on from one replica; those of which none is left. Never proposed:
+//	                   a forced recovery writes it into the log (recover.go)
+//	21 end hold        epoch                            destruction is held no longer
 //
 //	stamp  = milliseconds since 1970 by the clock of the leader that proposed
 //	member = node replica nonce:id name:str addr:str
@@ -71,6 +76,8 @@ package metastore
 //	's' key                    setting        value
 //	't' incarnation            topic          1 state(1) name:str config
 //	'v'                        moves          how many are under way; none: 0
+//	'x' epoch(u64)             recovery       1 held(1) plan:id stamp n {node} n {group replica} n {group}
+//	                                          the nodes that it left behind; partitions as in the command
 //
 //	conf = {n replica} x 4: voters, learners, outgoing voters, next learners; auto-leave(1)
 //
@@ -158,8 +165,10 @@ const (
 	typeFinishMove       CommandType = 17
 	typeCancelMove       CommandType = 18
 	typeSeed             CommandType = 19
+	typeRecover          CommandType = 20
+	typeEndHold          CommandType = 21
 )
 
 // NewestCommand is the newest command that this build applies: what a node
 // announces when it joins and with its heartbeats.
-const NewestCommand = typeSeed
+const NewestCommand = typeEndHold

@@ -45,7 +45,7 @@ func goldenCommands() []command {
 		setSetting{"key", "value"},
 		createTopic{inc(7), "small", TopicConfig{Partitions: 3, MaxRecordBytes: 1 << 10}},
 		setVersion{2},
-		admit{Admission{"node-4", raftlog.Nonce{4}, "host:4", NewestCommand, true, 3, 900}, 1000},
+		admit{Admission{"node-4", raftlog.Nonce{4}, "host:4", typeSeed, true, 3, 900}, 1000},
 		heartbeats{{Heartbeat{1, raftlog.Nonce{1}, 19}, 1000}, {Heartbeat{2, raftlog.Nonce{2}, 19}, 1001}},
 		markDead{{1, 1000}, {3, 0}},
 		setDeparture{2, raftlog.Nonce{2}, DrainsForced},
@@ -54,6 +54,8 @@ func goldenCommands() []command {
 		finishMove{endMove{inc(7), 3, 1, 300}},
 		cancelMove{endMove{inc(7), 3, 1, 300}},
 		seed{[]setSetting{{"a", "1"}, {"b", "2"}}, []createTopic{{inc(9), "first", TopicConfig{Partitions: 3}}, {inc(10), "second", TopicConfig{MaxRecordBytes: 100}}}},
+		goldenRecovery(),
+		endHold{300},
 	}
 }
 
@@ -75,13 +77,13 @@ func goldenAnswers() []answer {
 		{index: 8, err: named(ErrTopicExists, "Orders")},
 		{index: 9, err: invalid("TopicConfig.Replicas", 4, "1 to 3")},
 		{index: 10, err: &ProducerFencedError{"billing", 3, 300}},
-		{index: 11, value: Member{4, "node-4", raftlog.Nonce{4}, 300, "host:4", Liveness{1000, NewestCommand, true, true, Drains, 3}}},
+		{index: 11, value: Member{4, "node-4", raftlog.Nonce{4}, 300, "host:4", Liveness{1000, typeSeed, true, true, Drains, 3}}},
 		{index: 12, value: []error{nil, ErrStale, &RemovedError{3, "node-3"}}},
 		{index: 13, value: movedPartition()},
 		{index: 14, value: true},
 		{index: 15, err: &RemovedError{3, "node-3"}},
 		{index: 16, err: &ClusterVersionError{Needs: 2, Has: 1}},
-		{index: 17, err: &OlderReleaseError{typeCreateLimited, NewestCommand}},
+		{index: 17, err: &OlderReleaseError{typeCreateLimited, typeSeed}},
 		{index: 18, err: ErrNonceRefused}, {index: 19, err: named(ErrNameTaken, "node-3")}, {index: 20, err: ErrStale},
 		{index: 21, err: ErrMemberDead}, {index: 22, err: ErrMemberDraining}, {index: 23, err: ErrMemberLeaving},
 		{index: 24, err: ErrNotDraining}, {index: 25, err: ErrNotLeaving}, {index: 26, err: ErrMemberInUse},
@@ -197,6 +199,10 @@ func goldenStateOfTwo(t *testing.T) memView {
 	}
 	_, err := v.decided(t, admit{Admission{"node-1", raftlog.Nonce{5}, "host:5", NewestCommand, false, 1, 7}, 2001})
 	require.ErrorIs(t, err, ErrNonceRefused)
+	_, err = v.decided(t, recovery{1, [16]byte{1}, 3000, []RecoveredMember{{1, raftlog.Nonce{1}, 1<<48 + 1}}, []ForcedGroup{{2, 14}}, nil})
+	require.NoError(t, err)
+	_, err = v.decided(t, allocateProducer{"billing", [16]byte{8}, 0, false})
+	require.NoError(t, err)
 	return v
 }
 
@@ -251,7 +257,7 @@ func FuzzCommand(f *testing.F) {
 		f.Add(encodeCommand(c))
 	}
 	f.Add(append(append([]byte{0, 1, 1}, make([]byte, 17)...), huge...))
-	for _, kind := range []CommandType{typeHeartbeats, typeMarkDead, typeSeed} {
+	for _, kind := range []CommandType{typeHeartbeats, typeMarkDead, typeSeed, typeRecover} {
 		f.Add(append([]byte{0, byte(kind), 1}, huge...))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

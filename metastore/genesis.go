@@ -19,7 +19,13 @@ type Genesis struct {
 	ClusterID raftlog.ClusterID
 	Epoch     uint64   // recovery epoch, below 65536; 0 unless recovery was forced
 	Members   []Member // 1 or more; ids, names and nonces are distinct
+	// Recovered is the recovery epoch that this node was brought to since; 0: none.
+	// It is of this node alone, and no part of the content.
+	Recovered uint64
 }
+
+// epoch is the recovery epoch that this node is in.
+func (g Genesis) epoch() uint64 { return max(g.Epoch, g.Recovered) }
 
 // joined reports whether it is that of a node which begins with no state and no
 // log, and gets both from the leader.
@@ -55,6 +61,9 @@ func (g Genesis) checkIDs() error {
 	}
 	if g.Epoch > maxEpoch {
 		return invalid("Genesis.Epoch", g.Epoch, "0 to %d", maxEpoch)
+	}
+	if g.Recovered > maxEpoch {
+		return invalid("Genesis.Recovered", g.Recovered, "0 to %d", maxEpoch)
 	}
 	return nil
 }

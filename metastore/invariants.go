@@ -17,7 +17,7 @@ import (
 //  2. Topics and names belong to each other one to one; a topic that has a
 //     tombstone is gone.
 //  3. A topic has the partitions that its config says, each on Replicas distinct
-//     members or, once it was moved, on more; their groups are numbered one after
+//     members or, once it was moved, on more or, since a recovery, on fewer; their groups are numbered one after
 //     the other; no group or replica id is given twice.
 //  4. Every id that is in use is below its counter.
 //  5. A member's load is the sum of what the partitions put on it.
@@ -56,6 +56,10 @@ func checkInvariants(v view) error {
 		switch key[0] {
 		case tableName:
 			names++
+		case tableRecovery:
+			if err := wantLength(key, 1+8); err != nil || binary.BigEndian.Uint64(key[1:]) > catalog.cluster.Epoch {
+				c.tx.fail(damaged("key %q: a recovery that was not", key))
+			}
 		case tableLiveness, tableLoad, tableRemoved, tableOut:
 			c.ofMember(key, catalog)
 		}
@@ -122,7 +126,8 @@ func (c *checker) topic(t *Topic, catalog *catalog) {
 			c.tx.fail(damaged("%v is given twice", p.Group))
 		}
 		c.groups[p.Group] = true
-		if n := len(p.Replicas); n < int(t.Config.Replicas) || p.Generation == 0 && n > int(t.Config.Replicas) {
+		fewer := catalog.cluster.Epoch > 0 && p.Generation > 0
+		if n := len(p.Replicas); n < int(t.Config.Replicas) && !fewer || p.Generation == 0 && n > int(t.Config.Replicas) {
 			c.tx.fail(damaged("%v has %d replicas of %d", p.Group, len(p.Replicas), t.Config.Replicas))
 		}
 		if first := p.FirstReplicas(); len(first) != int(t.Config.Replicas) {

@@ -112,8 +112,10 @@ func (m *machine) seed(g Genesis) error {
 		c = t.cluster()
 		return t.err
 	})
-	if err == nil && (c.ID != g.ClusterID || c.Epoch != g.Epoch) {
-		err = raftlog.Refused(damaged("it is of cluster %v epoch %d, this node of cluster %v epoch %d", c.ID, c.Epoch, g.ClusterID, g.Epoch))
+	// After a recovery the state may be of the epoch before: the entry that ends
+	// that is in the log, committed, and is applied before anything is answered.
+	if err == nil && (c.ID != g.ClusterID || c.Epoch > g.epoch()) {
+		err = raftlog.Refused(damaged("it is of cluster %v epoch %d, this node of cluster %v epoch %d", c.ID, c.Epoch, g.ClusterID, g.epoch()))
 	}
 	return err
 }

@@ -352,8 +352,8 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	if unknown := (*UnknownCommandError)(nil); errors.As(err, &unknown) {
 		return nil, &UnsupportedError{method, err}
 	}
-	if err == nil && c.kind() == typeGenesis {
-		err = errors.New("metastore: a genesis is not proposed")
+	if err == nil && (c.kind() == typeGenesis || c.kind() == typeRecover) {
+		err = errors.New("metastore: a genesis or a recovery is not proposed")
 	}
 	if err != nil {
 		return nil, raftlog.Refused(fmt.Errorf("metastore: call of %v: %w", from, err))

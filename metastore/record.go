@@ -26,13 +26,14 @@ const (
 	tableSetting   = 's'
 	tableTopic     = 't'
 	tableMoves     = 'v'
+	tableRecovery  = 'x'
 )
 
 // tables is all of them.
-const tables = "acdefhiklmnoprstv"
+const tables = "acdefhiklmnoprstvx"
 
 // tablesOfTwo is those that came with version 2 of a cluster.
-const tablesOfTwo = "ehorv"
+const tablesOfTwo = "ehorvx"
 
 func keyNode(table byte, n raftlog.NodeID) []byte {
 	return binary.BigEndian.AppendUint64([]byte{table}, uint64(n))

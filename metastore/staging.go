@@ -172,7 +172,7 @@ func (st *staging) of(g Genesis) error {
 	return st.m.db.run(func() error {
 		t := newTx(stateView{st.m.db.pebble, generation})
 		c := t.cluster()
-		if t.err == nil && (c.ID != g.ClusterID || c.Epoch != g.Epoch) {
+		if t.err == nil && (c.ID != g.ClusterID || c.Epoch != g.epoch()) {
 			t.err = raftlog.Refused(damaged("a snapshot of cluster %v epoch %d", c.ID, c.Epoch))
 		}
 		return t.err

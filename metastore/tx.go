@@ -179,7 +179,7 @@ type change struct {
 	moved   *Partition          // of incarnation, which becomes this
 	of      raftlog.Incarnation // of state and moved
 	members bool                // some member's record or liveness
-	cluster bool                // the cluster's version
+	cluster bool                // the cluster's version, or its recoveries
 	quiet   bool                // nothing that decides where anything is
 }
 
@@ -189,12 +189,16 @@ type news struct {
 	cluster     cluster
 	nextReplica uint64
 	newest      CommandType // that was ever applied
+	recoveries  []Recovery  // if a change says so of the cluster; by epoch
 }
 
 // news returns that of the state with what t wrote.
 func (t *tx) news() (n news) {
 	if slices.ContainsFunc(t.changes, func(c change) bool { return c.members }) {
 		n.members = t.members()
+	}
+	if slices.ContainsFunc(t.changes, func(c change) bool { return c.cluster }) {
+		n.recoveries = t.recoveries()
 	}
 	n.cluster, _ = record(t, []byte{tableCluster}, (*decoder).cluster) // none: the state is empty
 	f, _ := record(t, []byte{tableFormat}, (*decoder).format)

@@ -9,7 +9,7 @@ import (
 //
 //	1  types up to 10   what the first release applies, and the command that
 //	                    raises the version, which needs the word of every member
-//	2  types up to 19   members, moves, seed
+//	2  types up to 21   members, moves, seed, recovery
 //
 // A command of a version that the cluster does not have is not proposed. One
 // that is in the log all the same is refused where it is applied; but then no
@@ -25,7 +25,7 @@ const (
 // VersionOf returns the highest version of a cluster that a build can be part
 // of whose newest command is this one.
 func VersionOf(newest CommandType) uint64 {
-	if newest >= typeSeed {
+	if newest >= typeEndHold {
 		return 2
 	}
 	return firstVersion
@@ -37,12 +37,14 @@ func NewestOf(version uint64) CommandType {
 	if version < 2 {
 		return typeCreateLimited
 	}
-	return typeSeed
+	return typeEndHold
 }
 
-// needs returns the version that a cluster must have for a command.
+// needs returns the version that a cluster must have for a command. A recovery
+// raises the version itself: the members that it leaves all run a build that knows
+// it.
 func (c CommandType) needs() uint64 {
-	if c > typeSetVersion {
+	if c > typeSetVersion && c != typeRecover {
 		return 2
 	}
 	return firstVersion
