@@ -99,7 +99,7 @@ func (h *house) NewestApplied() metastore.CommandType {
 	if h.ClusterVersion() == 1 {
 		return 9
 	}
-	return 19
+	return 21
 }
 
 func (h *house) Tombstone(n raftlog.Nonce) (metastore.Tombstone, bool, error) {

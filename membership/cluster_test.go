@@ -105,7 +105,7 @@ func newTown(t *testing.T, n int) *town {
 
 // start opens a node on a disk, and what it does then, as the root does it.
 func (w *town) start(name string, d *disk, options ...func(*house)) *house {
-	h := &house{town: w, peer: Peer{name, name + ":1"}, disk: d, newest: 19, drains: func() (bool, uint64) { return true, 0 }}
+	h := &house{town: w, peer: Peer{name, name + ":1"}, disk: d, newest: 21, drains: func() (bool, uint64) { return true, 0 }}
 	for _, o := range options {
 		o(h)
 	}

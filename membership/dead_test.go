@@ -73,7 +73,7 @@ func TestNextVersion(t *testing.T) {
 	}{
 		{"all announced", old(func(f *Facts) {}), 2},
 		{"one did not", old(func(f *Facts) { f.Members[1].Announced = 0 }), 1},
-		{"what is recorded does not count", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Liveness.Newest = 0, 19 }), 1},
+		{"what is recorded does not count", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Liveness.Newest = 0, 21 }), 1},
 		{"one applies less", old(func(f *Facts) { f.Members[1].Announced = 18 }), 1},
 		{"one is not heard for 9 min 59 s", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Silent = 0, 10*time.Minute-1 }), 1},
 		{"for ten minutes", old(func(f *Facts) { away(&f.Members[1]) }), 2},

@@ -17,16 +17,16 @@ import (
 func factsOf(n, voters int) *Facts {
 	f := &Facts{
 		Rules: Rules{}.WithDefaults(), Leads: true, LedFor: time.Hour, ConfSafe: true,
-		Version: 2, NewestApplied: 19,
+		Version: 2, NewestApplied: 21,
 	}
 	for i := 1; i <= n; i++ {
 		k := Known{
 			Member: metastore.Member{
 				Node: raftlog.NodeID(i), Replica: replicaOf(i), Name: string(rune('a' + i - 1)),
 				Nonce: raftlog.Nonce{byte(i)}, Addr: fmt.Sprintf("%c:1", 'a'+i-1),
-				Liveness: metastore.Liveness{Stamp: 1000, Newest: 19},
+				Liveness: metastore.Liveness{Stamp: 1000, Newest: 21},
 			},
-			Self: i == 1, Silent: time.Second, Announced: 19, CaughtUp: true, Unreachable: -1, Seat: SeatLearner,
+			Self: i == 1, Silent: time.Second, Announced: 21, CaughtUp: true, Unreachable: -1, Seat: SeatLearner,
 		}
 		if i <= voters {
 			k.Seat = SeatVoter

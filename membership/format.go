@@ -26,10 +26,12 @@ import (
 //
 //	State    = 1 flags(1: 1 renounced, 2 adopted) bound:nonce n {left:nonce} [founding]
 //	State    = 2 flags(1: 1 renounced, 4 joined)  bound:nonce n {left:nonce} [joined]
+//	State    = 3 flags(1: 1 renounced, 2 adopted, 4 joined) bound:nonce n {left:nonce} [founding] [joined] recovered
 //	joined   = cluster id(16) epoch node replica segment-bytes
+//	recovered = plan(16) joined n {node replica name:str addr:str}
 //
-// Version 2 is written only by a life that joined, so that a build that knows
-// version 1 alone can go on with every other directory. IDENTITY is replaced as
+// Version 3 is of a life that went through a forced recovery. Version 2 is written
+// only by a life that joined, so that a build that knows version 1 alone can go on with every other directory. IDENTITY is replaced as
 // a whole: a crash leaves the state before or after, and a life that forgot that
 // it joined asks again and gets the same ids.
 //
@@ -47,6 +49,8 @@ const (
 	formatVersion = 1
 	joinedVersion = 2 // of State
 	askForm       = 2 // newest of Ask
+	// recoveredVersion, of State, is that of a life that went through a recovery.
+	recoveredVersion = 3
 )
 
 // Limits of the decoders: far above what genesis needs.
@@ -184,6 +188,9 @@ func (s State) Encode() []byte {
 	if s.Joined != nil {
 		version, flags = joinedVersion, flags|flagJoined
 	}
+	if s.Recovered != nil {
+		version = recoveredVersion
+	}
 	b := append([]byte{version, flags}, s.Bound[:]...)
 	b = binary.AppendUvarint(b, uint64(len(s.Left)))
 	for _, n := range s.Left {
@@ -194,6 +201,9 @@ func (s State) Encode() []byte {
 	}
 	if s.Joined != nil {
 		b = appendJoined(b, s.Joined)
+	}
+	if s.Recovered != nil {
+		b = appendRecovered(b, s.Recovered)
 	}
 	return b
 }
@@ -215,8 +225,9 @@ func DecodeState(b []byte) (s State, err error) {
 	switch {
 	case version == formatVersion && flags&^(flagRenounced|flagAdopted) == 0:
 	case version == joinedVersion && flags&^flagRenounced == flagJoined:
+	case version == recoveredVersion && (flags&^flagRenounced == flagJoined || flags&^flagRenounced == flagAdopted):
 	default:
-		r.fail("state of version %d with flags %#x, this build knows version %d", version, flags, joinedVersion)
+		r.fail("state of version %d with flags %#x, this build knows version %d", version, flags, recoveredVersion)
 	}
 	s.Renounced = flags&flagRenounced != 0
 	r.take(s.Bound[:])
@@ -231,6 +242,9 @@ func DecodeState(b []byte) (s State, err error) {
 	}
 	if flags&flagJoined != 0 {
 		s.Joined = r.joined()
+	}
+	if version == recoveredVersion {
+		s.Recovered = r.recovered()
 	}
 	return s, r.end()
 }

@@ -134,9 +134,7 @@ func DecodeReply(b []byte) (p Reply, err error) {
 	r.take(p.ClusterID[:])
 	p.Epoch = r.uvarint()
 	for range r.count(maxReached, minReached) {
-		p.Members = append(p.Members, Reached{
-			Node: raftlog.NodeID(r.uvarint()), Replica: raftlog.ReplicaID(r.uvarint()), Name: r.string(), Addr: r.string(),
-		})
+		p.Members = append(p.Members, r.reached())
 	}
 	p.Leader, p.Addr = raftlog.NodeID(r.uvarint()), r.string()
 	r.take(p.Nonce[:])
@@ -149,6 +147,10 @@ func DecodeReply(b []byte) (p Reply, err error) {
 		r.fail("reply with half a place")
 	}
 	return p, r.end()
+}
+
+func (r *reader) reached() Reached {
+	return Reached{Node: raftlog.NodeID(r.uvarint()), Replica: raftlog.ReplicaID(r.uvarint()), Name: r.string(), Addr: r.string()}
 }
 
 func appendJoined(b []byte, j *Joined) []byte {

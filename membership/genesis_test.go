@@ -251,7 +251,7 @@ func TestFormats(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, answer, got)
 	}
-	for _, s := range []State{{}, {Bound: raftlog.Nonce{1}, Left: []raftlog.Nonce{{2}, {3}}, Renounced: true}, {Adopted: f}} {
+	for _, s := range []State{{}, {Bound: raftlog.Nonce{1}, Left: []raftlog.Nonce{{2}, {3}}, Renounced: true}, {Adopted: f}, recoveredState(f), recoveredState(nil)} {
 		got, err := DecodeState(s.Encode())
 		require.NoError(t, err)
 		require.Equal(t, s, got)
@@ -263,6 +263,9 @@ func TestFormats(t *testing.T) {
 		"016202000000000000000000000000000000" + "03623a31" +
 		"016303000000000000000000000000000000" + "03633a31"
 	require.Equal(t, golden, fmt.Sprintf("%x", State{Adopted: f}.Encode()))
+	golden = "0304" + fmt.Sprintf("%032x", 0) + "00" + "c1000000000000000000000000000000" + "00040900" + "07000000000000000000000000000000" +
+		"c1000000000000000000000000000000" + "0103" + "81808080808040" + "00" + "01" + "03" + "81808080808040" + "0161" + "03613a31"
+	require.Equal(t, golden, fmt.Sprintf("%x", recoveredState(nil).Encode()))
 }
 
 // Property: S11 (red: count without its bound)
@@ -270,6 +273,7 @@ func FuzzDecode(f *testing.F) {
 	m := NewMember("orders", "a", raftlog.Nonce{1}, three, State{})
 	f.Add(m.Ask(1, 2).Encode())
 	f.Add(Answer{Kind: AnswerGenesis, Founding: sampleFounding()}.Encode())
+	f.Add(recoveredState(sampleFounding()).Encode())
 	f.Add(State{Adopted: sampleFounding(), Left: []raftlog.Nonce{{5}}}.Encode())
 	f.Add([]byte{1, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -318,4 +322,13 @@ func TestWaitingDoesNotWaitForTheDisk(t *testing.T) {
 		require.NoError(t, <-done)
 		require.Empty(t, g.Waiting())
 	})
+}
+
+func recoveredState(f *Founding) State {
+	to := Joined{ClusterID: raftlog.ClusterID{0xc1}, Epoch: 1, Node: 3, Replica: 1<<48 + 1}
+	s := State{Adopted: f, Recovered: &Recovered{Plan: [16]byte{7}, Joined: to, Members: []Reached{{3, 1<<48 + 1, "a", "a:1"}}}}
+	if f == nil {
+		s.Joined = &Joined{ClusterID: to.ClusterID, Node: 4, Replica: 9}
+	}
+	return s
 }

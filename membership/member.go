@@ -78,10 +78,16 @@ type State struct {
 	// At most one of these is set, once, for good.
 	Adopted *Founding
 	Joined  *Joined
+	// Recovered is where a forced recovery, the last one, brought a life that had
+	// adopted a genesis or joined.
+	Recovered *Recovered
 }
 
 // Place returns what a life is in its cluster; ok is false if it is in none yet.
 func (s State) Place(name string, nonce raftlog.Nonce) (j Joined, ok bool) {
+	if s.Recovered != nil {
+		return s.Recovered.Joined, true
+	}
 	if s.Joined != nil {
 		return *s.Joined, true
 	}
@@ -137,6 +143,12 @@ func (m *Member) Ask(process, round uint64) Ask {
 // Answer answers a peer.
 func (m *Member) Answer(ask Ask) (answer Answer, changed bool) {
 	answer = Answer{Name: m.self.Name, Nonce: m.nonce, Hash: m.hash, Process: ask.Process, Round: ask.Round}
+	if m.State.Recovered != nil {
+		// Whoever has not adopted the genesis yet is too late for it: it was left
+		// behind by the recovery.
+		answer.Kind = AnswerMember
+		return answer, false
+	}
 	if g := m.State.Adopted; g != nil {
 		answer.Kind = AnswerGenesis
 		answer.Founding = g
