@@ -70,10 +70,15 @@ func (m *Manager) finishDelete(ctx context.Context, t *metastore.Topic) error {
 }
 
 // seal seals a partition through its leader, wherever it is, until ctx ends.
-// A seal may be repeated, so that attempts of unknown outcome are.
+// A seal may be repeated, so that attempts of unknown outcome are. A partition of
+// which a forced recovery left no replica needs none: nothing can be appended to
+// it, and its group never comes back.
 func (m *Manager) seal(ctx context.Context, name string, a address, p metastore.Partition) error {
 	var b backoff
 	for {
+		if len(m.current(a, p).Replicas) == 0 {
+			return nil
+		}
 		err := m.trySeal(ctx, a, p)
 		if err == nil || errors.Is(err, ErrTopicDeleted) || !m.alive(a.incarnation) {
 			return nil // perhaps another node has finished the deletion

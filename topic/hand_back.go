@@ -74,6 +74,9 @@ func (mv *mover) foreign() []ledPartition {
 	var all []ledPartition
 	for _, r := range mv.leading() {
 		place, lead := r.where(), r.lead.Load()
+		if len(place.Replicas) == 0 {
+			continue
+		}
 		first := place.Replicas[0]
 		if first.Node == mv.cfg.Node || !stays[first.Node] {
 			continue

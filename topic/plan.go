@@ -16,6 +16,9 @@ const (
 	ForDrain PlanReason = 1
 	// ForBalance gives a node that holds little a part of what another one holds.
 	ForBalance PlanReason = 2
+	// ForRepair gives a partition a replica that it should have and has not, since
+	// a forced recovery left it with fewer.
+	ForRepair PlanReason = 3
 )
 
 func (r PlanReason) String() string {
@@ -24,6 +27,8 @@ func (r PlanReason) String() string {
 		return "drain"
 	case ForBalance:
 		return "balance"
+	case ForRepair:
+		return "repair"
 	}
 	return "invalid"
 }
@@ -54,7 +59,9 @@ type Plan struct {
 // moves that are under way as if they had ended:
 //
 //   - at most limit moves are under way, those included, and one of a partition;
-//   - nodes that drain are emptied first: each replica goes to the node that
+//   - partitions that have fewer replicas than their topic wants get more first,
+//     one at a time, on the nodes that hold least;
+//   - then nodes that drain are emptied: each replica goes to the node that
 //     replaces theirs, if it has one, or to the one that holds least;
 //   - then replicas go from the node that holds most to the one that holds
 //     least while they differ by two or more, so that no move is made in vain,
@@ -68,6 +75,7 @@ type Plan struct {
 // have ended nothing more is planned.
 func Planned(members []metastore.Member, topics []metastore.Topic, limit int) Plan {
 	p := newPlanner(members, topics)
+	p.repair(limit)
 	p.drain(limit)
 	for len(p.plan.Moves)+p.underWay < limit && p.balance() {
 	}
@@ -185,6 +193,30 @@ func (p *planner) move(pp *planPartition, place int, to raftlog.NodeID, why Plan
 	pp.busy = true
 }
 
+// repair plans replicas for partitions that have too few. One that has none cannot
+// get any: there is nothing to copy.
+func (p *planner) repair(limit int) {
+	for i := range p.parts {
+		pp := &p.parts[i]
+		if pp.busy || len(pp.places) == 0 || len(pp.places) >= int(pp.topic.Config.Replicas) || len(p.plan.Moves)+p.underWay >= limit {
+			continue
+		}
+		to := p.refuge(pp, nil)
+		if to == nil {
+			continue
+		}
+		p.plan.Moves = append(p.plan.Moves, PlannedMove{
+			MoveRequest: metastore.MoveRequest{
+				Incarnation: pp.topic.Incarnation, Partition: pp.part.Index, Generation: pp.part.Generation, To: to.id,
+			},
+			Topic: pp.topic.Name, Reason: ForRepair,
+		})
+		p.count(pp.topic, to.id, len(pp.places), +1)
+		pp.places = append(pp.places, metastore.Assignment{Node: to.id})
+		pp.busy = true
+	}
+}
+
 // drain plans moves off the nodes that are to leave, and notes what cannot go.
 func (p *planner) drain(limit int) {
 	for i := range p.parts {
@@ -209,8 +241,12 @@ func (p *planner) drain(limit int) {
 	}
 }
 
-// refuge returns the node that takes over what another one leaves, or nil.
+// refuge returns the node that takes over what another one leaves, or nil. from
+// nil: nobody leaves it.
 func (p *planner) refuge(pp *planPartition, from *planNode) *planNode {
+	if from == nil {
+		from = &planNode{}
+	}
 	if to := p.byID[from.successor]; to != nil && to.open && pp.on(to.id) < 0 {
 		return to
 	}

@@ -44,6 +44,9 @@ func (r *routes) find(a address, p metastore.Partition, now time.Time) (storage.
 	if h, ok := r.hints[a]; ok {
 		return h.node, h.guessed.IsZero() || now.Sub(h.guessed) >= avoided
 	}
+	if len(p.Replicas) == 0 { // a forced recovery found none of it
+		return 0, false
+	}
 	return p.Replicas[0].Node, true
 }
 
@@ -82,6 +85,9 @@ func (r *routes) failed(a address, p metastore.Partition, node storage.NodeID, n
 // next is the node of the replica behind that of another node, but for the
 // silent one.
 func (h *hint) next(p metastore.Partition, node storage.NodeID) storage.NodeID {
+	if len(p.Replicas) == 0 {
+		return 0
+	}
 	at := 0
 	for i, replica := range p.Replicas {
 		if replica.Node == node {
