@@ -43,6 +43,10 @@ type Cluster struct {
 	// Strays are replicas in the configuration of the metadata's group that no
 	// member is. There are none unless something went wrong; see Node.Forget.
 	Strays []ReplicaID
+	// Epoch is the recovery epoch, 0 unless a recovery was forced; Recoveries are
+	// those that were, by epoch, and whether they hold destruction.
+	Epoch      uint64
+	Recoveries []Recovery
 }
 
 // Members returns the nodes of the cluster as this node knows them, by id. It is
@@ -83,6 +87,7 @@ func (n *Node) DescribeCluster(ctx context.Context) (Cluster, error) {
 	return Cluster{
 		ID: n.store.Identity().ClusterID, Version: p.meta.ClusterVersion(), Leader: leader,
 		Members: n.members(p), Moves: p.meta.Moves(), Strays: p.strays(),
+		Epoch: p.meta.Epoch(), Recoveries: p.meta.Recoveries(),
 	}, nil
 }
 

@@ -25,6 +25,7 @@ type network struct {
 	initial   []Peer        // initial members as configured
 	asked     asked
 	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
+	fence     *fence
 }
 
 // asked remembers why initial members could not be asked, for who waits for
@@ -60,7 +61,7 @@ func (n *network) Send(to raftlog.NodeID, class uint8, frame []byte) {
 
 func (n *network) addr(node raftlog.NodeID) (string, bool) {
 	r := n.roster.Load()
-	if r == nil {
+	if r == nil || n.fence.now() != nil {
 		return "", false
 	}
 	peer, ok := r.peer(node)
@@ -105,6 +106,9 @@ func (n *network) Call(ctx context.Context, to raftlog.NodeID, method string, re
 
 // CallAddr asks whoever lives at an address; errors carry an outcome.
 func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
+	if err := n.fence.now(); err != nil {
+		return nil, err
+	}
 	answer, err := n.callInForm(ctx, addr, method, req)
 	if method == membership.Method {
 		n.asked.note(addr, err)
@@ -115,6 +119,9 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 	var remote *transport.RemoteError
 	var large *transport.TooLargeError
 	switch {
+	case errors.As(err, &remote) && strings.HasPrefix(remote.Code, fenceCode):
+		n.told(remote.Code)
+		return nil, raftlog.Refused(err)
 	case unsupported(err):
 		return nil, &metastore.UnsupportedError{Call: method, Cause: err}
 	case errors.As(err, &remote) && remote.Code == raftlog.OutcomeRetry.String():
@@ -132,12 +139,19 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 // codedError lets an outcome travel with an error of a call.
 type codedError struct{ error }
 
-func (e codedError) Unwrap() error     { return e.error }
-func (e codedError) ErrorCode() string { return codeOf(e.error) }
+func (e codedError) Unwrap() error { return e.error }
+
+func (e codedError) ErrorCode() string {
+	var fenced *EpochFencedError
+	if errors.As(e.error, &fenced) {
+		return fmt.Sprint(fenceCode, fenced.Current)
+	}
+	return codeOf(e.error)
+}
 
 // HandleFrame implements transport.Handler: all frames are raft's.
 func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []byte) {
-	if p := n.parts.Load(); p != nil && n.known(from) {
+	if p := n.parts.Load(); n.compare(from) == nil && p != nil && n.known(from) {
 		p.host.HandleFrame(raftlog.NodeID(from.Node), frame)
 	}
 }
@@ -175,6 +189,12 @@ func (n *network) HandleCall(ctx context.Context, from transport.Peer, method st
 }
 
 func (n *network) route(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+	if err := n.compare(from); err != nil {
+		return nil, err
+	}
+	if method == fenceMethod {
+		return n.answerFence(from, req)
+	}
 	if method == membership.Method {
 		return n.genesis.HandleCall(ctx, req)
 	}
@@ -237,6 +257,9 @@ func (n *network) HandleStream(ctx context.Context, from transport.Peer, method 
 }
 
 func (n *network) serve(ctx context.Context, from transport.Peer, method string, s transport.Stream) error {
+	if err := n.compare(from); err != nil {
+		return err
+	}
 	p := n.parts.Load()
 	if p == nil || !n.known(from) {
 		return raftlog.Retry(ErrNotReady)

@@ -98,12 +98,13 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, refusedUnless(err)
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger, store: store, disk: disk, net: &network{}, closed: make(chan struct{})}
+	n := &Node{cfg: cfg, log: cfg.Logger, store: store, disk: disk, net: &network{fence: newFence(cfg.Logger)}, closed: make(chan struct{})}
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	n.mu.changed = make(chan struct{})
 	n.events = newEventLoop(n)
 	if err := n.start(ctx); err != nil {
 		n.end()
+		n.running.Wait()
 		return nil, refusedUnless(errors.Join(err, store.Close()))
 	}
 	n.running.Go(func() { n.watchDisk(n.life) })
@@ -152,6 +153,12 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	if n.metrics, err = newMetrics(n); err != nil {
 		return errors.Join(err, n.net.transport.Close())
+	}
+	n.running.Go(n.keepFence)
+	if id.Fenced > id.Epoch {
+		n.net.fence.trip(&EpochFencedError{Epoch: id.Epoch, Current: id.Fenced})
+		n.fail(n.net.fence.now())
+		return nil
 	}
 	if state.Belongs() {
 		if err := n.assemble(ctx, state); err != nil {
@@ -235,18 +242,14 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	}
 	id := n.store.Identity()
 	place, _ := state.Place(n.cfg.Name, id.Nonce)
-	genesis := metastore.Genesis{ClusterID: place.ClusterID, Epoch: place.Epoch}
+	genesis := genesisOf(state, n.cfg.Name, id.Nonce)
 	founded := map[raftlog.NodeID]string{}
 	if f := state.Adopted; f != nil {
 		for i, m := range f.Members {
-			node := raftlog.NodeID(i + 1)
-			genesis.Members = append(genesis.Members, metastore.Member{
-				Node: node, Name: m.Name, Nonce: m.Nonce, Replica: raftlog.ReplicaID(i + 1), Addr: m.Addr,
-			})
-			founded[node] = m.Addr
+			founded[raftlog.NodeID(i+1)] = m.Addr
 		}
 	}
-	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), "meta")
+	metaDir := n.cfg.FS.PathJoin(n.store.Dir(), metaName)
 	if err := n.store.FS().MkdirAll(metaDir, 0o755); err != nil {
 		return fmt.Errorf("stele: make %s: %w", metaDir, err)
 	}
@@ -260,6 +263,9 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	place.SegmentBytes = kept.segmentBytes
 	roster := newRoster(place.ClusterID, place.Epoch, &n.cfg, founded)
 	roster.agreed(genesis.Members)
+	if r := state.Recovered; r != nil { // its own metadata may be empty, or old
+		roster.agreed(membersOf(r))
+	}
 	n.net.roster.Store(roster)
 
 	p := &parts{}
@@ -308,7 +314,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	p.orders = &membership.Orders{ToLeader: n.toLeader(p, place), Place: place, Timeout: n.cfg.CallTimeout}
 	n.events.know(p.meta.Topics(), n.members(p))
 	n.net.parts.Store(p)
-	n.live(p, place, state.Joined != nil)
+	n.live(p, place, state.Joined != nil || state.Recovered != nil)
 	n.log.Info("the node is part of its cluster", zap.Stringer("cluster_id", place.ClusterID), zap.Stringer("id", id.Node))
 	return nil
 }

@@ -26,6 +26,7 @@ const (
 	CatchingUp        ReadinessCode = "catching-up"         // this node's metadata may be old
 	DiskStalled       ReadinessCode = "disk-stalled"        // its disk does not answer; it leads nothing
 	Removed           ReadinessCode = "removed"             // it is no member any more; see RemovedError
+	Fenced            ReadinessCode = "fenced"              // a forced recovery left it behind; see EpochFencedError
 	Failed            ReadinessCode = "failed"              // see Reason; only reopening helps
 	Closed            ReadinessCode = "closed"
 )
@@ -80,11 +81,14 @@ func (n *Node) readiness() (r Readiness, on signals) {
 	n.mu.Unlock()
 	p := n.net.parts.Load()
 	var removed *RemovedError
+	var fenced *EpochFencedError
 	switch {
 	case closed:
 		return Readiness{Closed, "the node was closed"}, on
 	case errors.As(failed, &removed):
 		return Readiness{Removed, failed.Error()}, on
+	case errors.As(failed, &fenced):
+		return Readiness{Fenced, failed.Error()}, on
 	case failed != nil:
 		return Readiness{Failed, failed.Error()}, on
 	case p == nil && n.joins():
@@ -166,7 +170,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 			return nil
 		case Closed:
 			return raftlog.Retry(ErrClosed)
-		case Removed, Failed:
+		case Removed, Fenced, Failed:
 			if err := n.failure(); err != nil {
 				return err
 			}

@@ -53,8 +53,6 @@ func unopened(group uint64, nodes ...uint64) SurveyedPartition {
 }
 
 // TestPlanOfARecovery: what goes on, what is set aside, what is lost.
-//
-// Property: R33 (red: replicas of group 1 got no new ids; others of a forced group were not set aside; every group without a replica was kept)
 func TestPlanOfARecovery(t *testing.T) {
 	a := surveyOf(1, 20, end(2, 10, 7, 10, 30, 40), end(3, 10, 7, 10, 20, 30), end(4, 10, 7, 10, 20, 30, 40, 50))
 	b := surveyOf(2, 30, end(3, 20, 9, 10, 20, 30), end(4, 20, 9, 10, 20, 30, 40, 50), end(9, 20, 4, 20, 30, 40))

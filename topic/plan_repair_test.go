@@ -10,8 +10,6 @@ import (
 
 // TestPlannedRepairs: partitions that a recovery left with too few replicas get
 // more, before anything else is moved.
-//
-// Property: M1 (red: no repairs were planned; open: carried out)
 func TestPlannedRepairs(t *testing.T) {
 	for name, c := range map[string]struct {
 		members, topics string

@@ -69,6 +69,8 @@ type Member struct {
 	FS   *simfs.FS
 	node *stele.Node
 	join []string // nil: an initial member
+
+	history *history // that its processes are held against
 }
 
 // Dir is the data directory of every member, on its own file system.
@@ -103,7 +105,7 @@ func Run(t *testing.T, opts Options, f func(c *Cluster)) {
 
 func (c *Cluster) add(i int) *Member {
 	m := &Member{Name: fmt.Sprintf("node-%d", i+1), Addr: fmt.Sprintf("host-%d:7942", i+1)}
-	m.FS = simfs.New(c.opts.Seed*1_000_003 + uint64(i))
+	m.FS, m.history = simfs.New(c.opts.Seed*1_000_003+uint64(i)), c.history
 	c.members = append(c.members, m)
 	return m
 }
@@ -222,7 +224,28 @@ func (c *Cluster) Acked(i int, f func()) {
 
 // Violations returns what members did that no cluster may do: see history. Run
 // fails a test for them; this is for one that would rather know at once.
-func (c *Cluster) Violations() []string { return c.history.violations() }
+func (c *Cluster) Violations() (all []string) {
+	held := []*history{c.history}
+	for _, m := range c.members {
+		if !slices.Contains(held, m.history) {
+			held = append(held, m.history)
+		}
+	}
+	for _, h := range held {
+		all = append(all, h.violations()...)
+	}
+	return all
+}
+
+// Recovered says that a forced recovery left these members, which do not run, and
+// no others: they, and who joins them, begin another history. The others go on
+// with theirs.
+func (c *Cluster) Recovered(left ...int) {
+	c.history = newHistory()
+	for _, i := range left {
+		c.members[i].history = c.history
+	}
+}
 
 // Conf returns the newest configuration that any member applied of a raft group.
 func (c *Cluster) Conf(group raftlog.GroupID) raftlog.ConfState {

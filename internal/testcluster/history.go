@@ -89,7 +89,7 @@ func (h *history) violations() []string {
 // watch returns what member i's next process is watched with.
 func (c *Cluster) watch(i int) *invariant.Watch {
 	l := &life{name: c.members[i].Name, replicas: map[raftlog.ReplicaID]*replicaLife{}}
-	h := c.history
+	h := c.members[i].history
 	return &invariant.Watch{
 		Step: func(core *raftlog.Core, e *raftlog.Effects) {
 			if e.Empty() {

@@ -1,0 +1,200 @@
+package stele
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/transport"
+)
+
+// EpochFencedError says that the cluster went on without this node: it was left
+// behind by a forced recovery, and takes no part in anything from then on, also
+// after a restart. It is Refused. The directory can be read by SurveyDir and by
+// tools; the node comes back only with an empty one.
+//
+// A node finds out when it first meets one of the newer epoch, and tells those
+// that it knows of its own. As long as none of them does, nodes that were left
+// behind may still be a majority of the old epoch and serve as before: two
+// clusters of one id that cannot reach each other. So the machines that a
+// recovery leaves behind have to be kept off until their directories are gone.
+type EpochFencedError struct {
+	Epoch   uint64 // recovery epoch of the node that is fenced
+	Current uint64 // that the cluster is in, or was when this node met it
+	By      string // name of the node that said so; "": found in the directory
+}
+
+func (e *EpochFencedError) Error() string {
+	by := ""
+	if e.By != "" {
+		by = fmt.Sprintf(" (says %q)", e.By)
+	}
+	return fmt.Sprintf("stele: fenced: the cluster went on in recovery epoch %d without a node that is in epoch %d%s", e.Current, e.Epoch, by)
+}
+
+// Unwrap makes the error match ErrRefused.
+func (e *EpochFencedError) Unwrap() error { return ErrRefused }
+
+// fence keeps nodes of different recovery epochs apart. Whoever says anything is
+// compared before anything else is done with it: one of an older epoch gets
+// nothing but to be told so, and one of a newer epoch fences this node.
+type fence struct {
+	fenced  atomic.Pointer[EpochFencedError] // this node; for good
+	tripped chan struct{}                    // closed when it is
+	tell    chan string                      // addresses of nodes of an older epoch
+	log     *zap.Logger
+
+	mu     sync.Mutex
+	logged map[uint64]time.Time // by node id: when it was said last that it is behind
+}
+
+const (
+	// fenceEvery is how often a node of an older epoch is logged, and told.
+	fenceEvery = time.Minute
+	// maxFenced bounds what is remembered of them.
+	maxFenced = 1024
+	// fenceMethod is the call that tells a node of a recovery epoch: u64.
+	fenceMethod = "fence.epoch"
+	// fenceCode begins the code of an error that says so; the epoch follows.
+	fenceCode = "fenced "
+	fenceCall = 2 * time.Second
+)
+
+func newFence(log *zap.Logger) *fence {
+	return &fence{log: log, tripped: make(chan struct{}), tell: make(chan string, 16), logged: map[uint64]time.Time{}}
+}
+
+// now returns why this node is fenced, nil if it is not. A network that no node
+// has is never fenced.
+func (f *fence) now() *EpochFencedError {
+	if f == nil {
+		return nil
+	}
+	return f.fenced.Load()
+}
+
+// trip fences this node, once.
+func (f *fence) trip(err *EpochFencedError) {
+	if f.fenced.CompareAndSwap(nil, err) {
+		close(f.tripped)
+	}
+}
+
+// compare returns why nothing is to be done with what a peer says, nil if its
+// epoch is this node's, or it is not of this cluster yet.
+func (n *network) compare(from transport.Peer) error {
+	if err := n.fence.now(); err != nil {
+		return err
+	}
+	r := n.roster.Load()
+	if r == nil || from.ClusterID != [16]byte(r.cluster) || from.Epoch == r.epoch {
+		return nil
+	}
+	if from.Epoch > r.epoch {
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: from.Epoch, By: from.Name})
+		return n.fence.now()
+	}
+	n.fence.behind(from, r.epoch)
+	return &EpochFencedError{Epoch: from.Epoch, Current: r.epoch}
+}
+
+// behind notes that a peer of an older epoch speaks.
+func (f *fence) behind(from transport.Peer, epoch uint64) {
+	now := clock.System().Now()
+	f.mu.Lock()
+	last, known := f.logged[from.Node]
+	due := (!known || now.Sub(last) >= fenceEvery) && (known || len(f.logged) < maxFenced)
+	if due {
+		f.logged[from.Node] = now
+	}
+	f.mu.Unlock()
+	if !due {
+		return
+	}
+	f.log.Warn("a node that a forced recovery left behind is kept out",
+		zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", from.Epoch), zap.Uint64("epoch", epoch))
+	select {
+	case f.tell <- from.Addr:
+	default: // it is told in a minute, or when it calls
+	}
+}
+
+// told takes the answer of a peer that said that this node is fenced.
+func (n *network) told(code string) {
+	epoch, err := strconv.ParseUint(strings.TrimPrefix(code, fenceCode), 10, 64)
+	if r := n.roster.Load(); err == nil && r != nil && epoch > r.epoch {
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch})
+	}
+}
+
+// answerFence takes the call by which a node is told of an epoch.
+func (n *network) answerFence(from transport.Peer, req []byte) ([]byte, error) {
+	r := n.roster.Load()
+	if len(req) != 8 || r == nil || from.ClusterID != [16]byte(r.cluster) {
+		return nil, raftlog.Refused(fmt.Errorf("stele: %s of %q is malformed", fenceMethod, from.Name))
+	}
+	if epoch := binary.BigEndian.Uint64(req); epoch > r.epoch {
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name})
+	}
+	return nil, nil
+}
+
+// keepFence tells nodes of an older epoch that they are fenced, and ends what this
+// node does once it is fenced itself. It ends with the node's life.
+func (n *Node) keepFence() {
+	for {
+		select {
+		case addr := <-n.net.fence.tell:
+			if r := n.net.roster.Load(); r != nil {
+				n.tellEpoch(addr, r.epoch)
+			}
+		case <-n.net.fence.tripped:
+			n.standAside(n.net.fence.now())
+			return
+		case <-n.life.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) tellEpoch(addr string, epoch uint64) {
+	ctx, cancel := context.WithCancel(n.life)
+	defer cancel()
+	defer clock.System().AfterFunc(fenceCall, cancel).Stop()
+	_, err := n.net.transport.Call(ctx, addr, fenceMethod, binary.BigEndian.AppendUint64(nil, epoch))
+	if err != nil {
+		n.log.Debug("a node could not be told of the recovery epoch", zap.String("addr", addr), zap.Error(err))
+	}
+}
+
+// standAside ends what a fenced node does: nothing leaves it and nothing is taken
+// in since the fence tripped. It is noted in the directory, so that the node does
+// not begin as if it knew nothing, and passed on to those of the same epoch.
+func (n *Node) standAside(err *EpochFencedError) {
+	n.fail(err)
+	if p := n.net.parts.Load(); p != nil {
+		p.host.Abort()
+	}
+	id := n.store.Identity()
+	if id.Fenced = err.Current; n.store.SetIdentity(id) != nil {
+		n.log.Error("that the node is fenced could not be noted in its directory: it may not know at its next start")
+	}
+	var telling sync.WaitGroup
+	if r := n.net.roster.Load(); r != nil {
+		for _, peer := range *r.peers.Load() {
+			if peer.Name != n.cfg.Name {
+				telling.Go(func() { n.tellEpoch(peer.Addr, err.Current) })
+			}
+		}
+	}
+	telling.Wait()
+}
