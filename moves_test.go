@@ -1,6 +1,7 @@
 package stele_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -123,5 +124,34 @@ func TestANodeDiesWhilePartitionsMoveToIt(t *testing.T) {
 		for i := range 3 {
 			l.Verify(i)
 		}
+	})
+}
+
+// A voter that is down keeps nobody from leaving: partitions that it holds move on
+// without its knowing of it.
+//
+// Property: D1, R21 (red: each move waited until all voters knew of the last change)
+func TestANodeLeavesWhileAnotherOneIsDown(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 43}, func(c *testcluster.Cluster) {
+		t := c.T
+		_, l, load := grown(c)
+		fifth := c.Add()
+		c.Start(fifth)
+		c.WaitReady()
+		c.Eventually(func() bool { return seat(c, 0, fifth) == stele.SeatVoter }, "it gets a vote")
+		c.Eventually(func() bool { return moving(c, 0, "orders") == 0 }, "partitions are where they are to be")
+		leaver := (c.MetadataLeader() + 1) % 5
+		down, at := (leaver+1)%5, (leaver+2)%5
+		c.PowerLoss(down)
+		d, err := c.Node(at).Decommission(t.Context(), c.Member(leaver).Name, stele.DecommissionOptions{WhenPossible: true})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		require.NoError(t, d.Wait(ctx))
+		c.Start(down)
+		c.Eventually(func() bool { return c.Node(down).Readiness().Ready() }, "the other one is back")
+		load.Stop()
+		l.Verify(down)
+		l.Verify(at)
 	})
 }

@@ -41,6 +41,8 @@ func factsOf(t *testing.T, line string) *moveFacts {
 			f.caughtUp = true
 		case "unsafe":
 			f.safe = false
+		case "ousts":
+			f.ousts = true
 		case "contested":
 			f.contested = true
 		case "successor":
@@ -94,9 +96,10 @@ func TestStepOfAMove(t *testing.T) {
 		"123+4 self 1 add 4 for 3 lost":                          "change remove 4",
 		"123+4 self 1 add 4 for 3 leaving caught":                "change remove 4",
 		"123+4 self 1 add 4 for 3 caught successor":              "change vote 4 remove 3",
-		"123+4 self 1 add 4 for 3 caught unsettled 3":            "change vote 4 remove 3",
-		"123+4 self 1 add 4 for 3 caught unsettled 2":            "wait",
-		"123+4 self 1 add 4 for 3 caught unsettled 23":           "wait",
+		"123+4 self 1 add 4 for 3 caught ousts unsettled 3":      "change vote 4 remove 3",
+		"123+4 self 1 add 4 for 3 caught ousts unsettled 2":      "wait",
+		"123+4 self 1 add 4 for 3 caught ousts unsettled 23":     "wait",
+		"123+4 self 1 add 4 for 3 caught unsettled 2":            "change vote 4 remove 3", // no disk is lost
 		"123+4 self 1 add 4 for 3 caught contested":              "wait",
 		"123+4 self 3 add 4 for 3 caught successor":              "transfer 0",
 		"123+4 self 3 add 4 for 3 caught successor unsettled 12": "transfer 0",
@@ -106,15 +109,17 @@ func TestStepOfAMove(t *testing.T) {
 		"124 self 1 add 4 for 3 lost":                            "finish",
 		"124 self 1 add 4 for 3 unsettled 2":                     "finish",
 		// One replica: the new one votes beside the old one, leads, and is alone.
-		"1+4 self 1 add 4 for 1 caught":     "change vote 4",
-		"14 self 1 add 4 for 1":             "transfer 4",
-		"14 self 4 add 4 for 1":             "change remove 1",
-		"14 self 4 add 4 for 1 unsettled 1": "change remove 1",
-		"4 self 4 add 4 for 1":              "finish",
-		"124+5 self 1 add 5 for 3 caught":   "change vote 5", // the old one went before
-		"123+4 self 1 add 4 caught":         "change vote 4", // one more
-		"1234 self 1 add 4":                 "finish",
-		"123+4 self 3 add 4 for 3 caught":   "wait", // no other voter lives
+		"1+4 self 1 add 4 for 1 caught":            "change vote 4",
+		"14 self 1 add 4 for 1":                    "transfer 4",
+		"14 self 4 add 4 for 1":                    "change remove 1",
+		"14 self 4 add 4 for 1 unsettled 1":        "change remove 1",
+		"145 self 4 add 4 for 1 ousts unsettled 5": "wait",
+		"145 self 4 add 4 for 1 unsettled 5":       "change remove 1",
+		"4 self 4 add 4 for 1":                     "finish",
+		"124+5 self 1 add 5 for 3 caught":          "change vote 5", // the old one went before
+		"123+4 self 1 add 4 caught":                "change vote 4", // one more
+		"1234 self 1 add 4":                        "finish",
+		"123+4 self 3 add 4 for 3 caught":          "wait", // no other voter lives
 	} {
 		t.Run(line, func(t *testing.T) {
 			require.Equal(t, want, stepOf(factsOf(t, line)).String())

@@ -247,10 +247,10 @@ func (mv *mover) facts(w *moveWork, now time.Time) *moveFacts {
 	}
 	f.destination = mv.destination(place.Target.Add.Node, now)
 	to, _ := mv.cfg.Meta.Member(place.Target.Add.Node)
-	ousts := to.Liveness.Replaces != 0 && to.Liveness.Replaces == nodeOf(place, place.Target.Remove)
+	f.ousts = to.Liveness.Replaces != 0 && to.Liveness.Replaces == nodeOf(place, place.Target.Remove)
 	for _, p := range s.Progress {
 		if p.Replica == place.Target.Remove && p.SinceContact >= 0 && p.SinceContact <= presentTicks {
-			f.contested = ousts
+			f.contested = f.ousts
 		}
 		switch p.Replica {
 		case place.Target.Add.Replica:
