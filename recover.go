@@ -42,8 +42,9 @@ const (
 )
 
 // SurveyDir reads the directory of a stopped node for a forced recovery: the last
-// resort when the majority of a cluster's voters is lost for good, so that those
-// that are left can never elect a leader. It has three steps:
+// resort when the majority of a cluster's voters is lost for good, or of a
+// partition's replicas, so that those that are left can never elect a leader. It has
+// three steps:
 //
 //	SurveyDir       on each machine that is left, with the node's configuration
 //	PlanRecovery    once, with all surveys
@@ -170,8 +171,8 @@ func readMetadata(cfg *Config, off *storage.Offline, state membership.State, rep
 // them is lost, and who is not surveyed can never return. Read the plan before it
 // is applied: what it says is lost stays lost.
 //
-// *RecoveryError (Refused), with RefusedMajority if a majority is left: then the
-// nodes go on by themselves when they are started.
+// *RecoveryError (Refused), with RefusedMajority if a majority of the cluster and of
+// each partition is left: then all go on by themselves when they are started.
 func PlanRecovery(surveys ...Survey) (*RecoveryPlan, error) {
 	var id membership.ID
 	_, _ = rand.Read(id[:]) // never fails: the runtime ends the process instead

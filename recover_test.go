@@ -307,6 +307,55 @@ func isLost(plan *stele.RecoveryPlan, partition uint32) bool {
 	return false
 }
 
+// TestAPartitionLosesItsMajority: three of five nodes are left and serve, but some
+// partitions had two of three replicas on the lost ones. They are recovered with all
+// that was acknowledged, and the others go on as they are.
+//
+// Property: R33 (red: a majority of the metadata was enough to refuse)
+func TestAPartitionLosesItsMajority(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 4}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer cancel()
+		const partitions = 10
+		_, err := c.Node(0).CreateTopic(ctx, "orders", stele.TopicConfig{Partitions: partitions, Replicas: 3})
+		require.NoError(t, err)
+		want := map[uint32][]string{}
+		for p := range uint32(partitions) {
+			want[p] = append(want[p], produceTo(c, int(p)%5, "orders", p, 1))
+		}
+		c.Sleep(5 * time.Second)
+		c.PowerLossAll()
+		plan := recoverFrom(c, 0, 1, 2)
+		require.Len(t, plan.LeftBehind, 2)
+		require.Empty(t, plan.Lost)
+		require.True(t, len(plan.Forced) > 0 && plan.Kept > 0, "%+v", plan)
+		for i := range 3 {
+			c.Start(i)
+		}
+		c.WaitReady()
+		for p := range uint32(partitions) {
+			want[p] = append(want[p], produceTo(c, int(p)%3, "orders", p, 2))
+		}
+		c.Start(c.Add())
+		c.WaitReady()
+		c.Eventually(func() bool {
+			topics, err := c.Node(0).ListTopics(ctx)
+			require.NoError(t, err)
+			for _, p := range topics[0].Partitions {
+				if len(p.Replicas) != 3 || p.Target != nil {
+					return false
+				}
+			}
+			return len(c.Node(0).Members()) == 4
+		}, "every partition has three replicas again, and who was left behind is no member")
+		for p := range uint32(partitions) {
+			require.Equal(t, want[p], readAll(c, int(p)%3, "orders", p))
+		}
+	})
+}
+
 // TestRecoveryIsInterrupted: power fails at operations of the file system while a
 // plan is applied, and again while it is applied once more. Until it is done no
 // node opens the directory, or one of the old epoch does, unchanged; afterwards

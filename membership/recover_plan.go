@@ -12,13 +12,15 @@ import (
 // # Forced recovery
 //
 // A cluster that lost the majority of its metadata's voters for good can do
-// nothing by itself. A person stops the nodes that are left, surveys each of their
+// nothing by itself; nor can a partition that lost the majority of its replicas,
+// though the rest of the cluster serves. A person stops the nodes that are left, surveys each of their
 // directories, plans with all surveys at once, and applies the one plan to each of
 // the directories. From then on they are the cluster, in the next recovery epoch.
 //
 // The plan is decided here, from the surveys alone. For each group that is left
 // without a majority one replica goes on alone (raftlog.ChooseSurvivor says which,
-// and why it loses nothing that any survivor knows to be committed); every other
+// and why it loses nothing that any survivor knows to be committed), and one of
+// group 1 always, as the new epoch has to be the first that it agrees on; every other
 // replica of it is set aside, its files kept. A group whose majority is left goes
 // on as it is: it can elect, and nobody but its own replicas can speak to it. Of
 // group 1 all is decided first, as the metadata of its chosen replica say which
@@ -95,7 +97,7 @@ type RecoveryRefusal string
 
 // Why a recovery is refused.
 const (
-	RefusedMajority RecoveryRefusal = "majority-left"   // start the nodes: no recovery is needed
+	RefusedMajority RecoveryRefusal = "majority-left"   // of each group: start the nodes, no recovery is needed
 	RefusedMixed    RecoveryRefusal = "not-one-cluster" // surveys of different clusters, epochs or forms, or one twice
 	RefusedNothing  RecoveryRefusal = "nothing-left"    // no directory has metadata to go on from
 	RefusedStranger RecoveryRefusal = "not-a-member"    // a surveyed node is no member by the metadata that go on
@@ -140,6 +142,9 @@ func PlanRecovery(surveys []Survey, id ID, at metastore.Stamp) (*RecoveryPlan, e
 			p.partition(t.Name, uint32(i), &t.Partitions[i])
 		}
 	}
+	if p.majority && len(p.Forced)+len(p.Lost) == 0 {
+		return nil, refused(RefusedMajority, "the nodes that are left are a majority, of every partition too: start them, and take out the lost ones by a decommission")
+	}
 	slices.SortFunc(p.Forced, byGroup)
 	slices.SortFunc(p.Lost, byGroup)
 	return p.RecoveryPlan, nil
@@ -175,8 +180,9 @@ func ofOneCluster(surveys []Survey) error {
 // planner is a plan in the making.
 type planner struct {
 	*RecoveryPlan
-	surveys []Survey
-	meta    *SurveyedMetadata // of the replica of group 1 that goes on
+	surveys  []Survey
+	meta     *SurveyedMetadata // of the replica of group 1 that goes on
+	majority bool              // of group 1 is left
 }
 
 // logs returns the live replicas of a group that are left, and by whose survey.
@@ -202,9 +208,7 @@ func (p *planner) metadata() error {
 	if chosen < 0 || !p.surveys[of[chosen]].Metadata.Begun {
 		return refused(RefusedNothing, "none of the %d nodes has metadata to go on from", len(p.surveys))
 	}
-	if ends[chosen].HasMajority(func(r raftlog.ReplicaID) bool { return left[r] }) {
-		return refused(RefusedMajority, "the nodes that are left are a majority: start them, and take out the lost ones by a decommission")
-	}
+	p.majority = ends[chosen].HasMajority(func(r raftlog.ReplicaID) bool { return left[r] })
 	p.meta = &p.surveys[of[chosen]].Metadata
 	if p.meta.Epoch != p.From {
 		return refused(RefusedMixed, "the metadata are of recovery epoch %d, the directory says %d", p.meta.Epoch, p.From)

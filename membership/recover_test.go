@@ -121,7 +121,15 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		require.NotEmpty(t, refused.Reason)
 		require.ErrorIs(t, err, raftlog.ErrRefused)
 	}
-	plan, err := PlanRecovery([]Survey{surveyOf(1, 20), surveyOf(2, 30)}, ID{7}, 1000)
+	three := []Survey{surveyOf(1, 20), surveyOf(2, 30), surveyOf(3, 20, end(2, 30, 7, 30, 40, 50))}
+	for i := range three {
+		three[i].Metadata.Topics[0].Partitions = []SurveyedPartition{at(2, 3, 4, 5)}
+	}
+	plan, err := PlanRecovery(three, ID{7}, 1000)
+	require.NoError(t, err, "a majority is left, but of a partition")
+	require.Equal(t, []PlannedGroup{{"orders", 0, 2, 30, 3}}, plan.Forced)
+
+	plan, err = PlanRecovery([]Survey{surveyOf(1, 20), surveyOf(2, 30)}, ID{7}, 1000)
 	require.NoError(t, err)
 	for name, change := range map[string]func(p *RecoveryPlan){
 		"form":         func(p *RecoveryPlan) { p.Version = 2 },
