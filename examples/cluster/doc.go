@@ -72,6 +72,33 @@
 // same -name: it waits until the cluster counts its old life as dead, and takes its
 // place.
 //
+// # When a majority is lost
+//
+// Of the voters, or of a partition's replicas, for good, disks and all: stop all that
+// is left. If its directories are on one machine,
+//
+//	./cluster recover -dirs cluster-data/c         what would happen, and what is lost
+//	./cluster recover -dirs cluster-data/c -yes    do it; the plan is kept in recovery-plan.json
+//
+// and else, so that all of them are in one plan,
+//
+//	./cluster recover survey -dir DIR > c.json             on each machine
+//	./cluster recover plan c.json d.json > plan.json       once; in words to standard error
+//	./cluster recover apply -plan plan.json -dir DIR       on each machine
+//
+// Then start the nodes as before. apply is repeated, with the same plan, if it was
+// interrupted: until then no node starts on the directory. Of all these the exit
+// status is 0 if it is done; 1 if it was refused or failed, and the last line says
+// whether the plan was not applied or has to be applied again; 2 if the command
+// line makes no sense. It is refused while the cluster and every partition have a
+// majority left.
+//
+// A node that was left behind and comes back is fenced: status says so, it serves
+// nothing, and only an empty directory helps. members shows the recovery. What was
+// set aside stays until somebody who needs no more of it says
+//
+//	./cluster recover end-hold -epoch 1
+//
 // # Inspect
 //
 // Inspect works on the directories of stopped nodes, or on copies, and changes
@@ -103,6 +130,7 @@
 //	POST   /members/NAME/promote            give it a vote, or say why not
 //	POST   /metadata/leader?to=NAME         hand the metadata's leadership over
 //	DELETE /strays/REPLICA                  take out a replica of the metadata that no member is
+//	DELETE /recoveries/EPOCH/hold           end what forced recoveries up to an epoch hold
 //	GET    /topics                          all topics
 //	GET    /topics/T                        one topic
 //	POST   /topics/T                        create: {"partitions": 6, "replicas": 3}, both optional

@@ -18,7 +18,8 @@ Members lists the nodes of the cluster: what each is in the metadata's raft grou
 (a voter, or a learner that has no vote), whether it was heard lately, how many
 partitions it holds, and the replicas that are on their way to or from it. Of two
 lives of one name, as after the loss of a disk, the higher ID is the newer one.
-Below it says what a decommission waits for, if that does not come by itself.
+Below it says what a decommission waits for, if that does not come by itself, and
+whether a recovery was forced, and what it still holds.
 `
 
 func runMembers(ctx context.Context, args []string, io console) error {
@@ -63,6 +64,7 @@ func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
 	for _, r := range a.Strays {
 		fmt.Fprintf(out, "replica %d is in the metadata's group, and no member is it: forget -replica %d\n", r, r)
 	}
+	a.printRecovery(out)
 	return nil
 }
 

@@ -229,6 +229,8 @@ func TestMembersAPI(t *testing.T) {
 		{"POST /members/z/promote", 404, `no member is called \"z\"`},
 		{"DELETE /strays/1", 400, `it is the member`},
 		{"DELETE /strays/none", 400, `want a number`},
+		{"DELETE /recoveries/0/hold", 400, `want a number above 0`},
+		{"DELETE /recoveries/1/hold", 400, `the recovery epoch of the cluster`},
 		{"POST /metadata/leader?to=a", 200, `a leads the metadata`},
 		{"POST /topics/none/leader?to=a", 404, `none`},
 	} {

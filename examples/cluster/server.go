@@ -66,6 +66,7 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		"GET /members/{member}/decommission":    s.planDecommission,
 		"POST /members/{member}/promote":        order(s.promote),
 		"DELETE /strays/{replica}":              order(s.forget),
+		"DELETE /recoveries/{epoch}/hold":       order(s.endHold),
 		"POST /metadata/leader":                 order(s.transferMetadata, "to"),
 		"POST /topics/{topic}/leader":           order(s.transferPartition, "to", "partition"),
 		"POST /topics/{topic}/records":          s.produce,
@@ -190,7 +191,12 @@ func outcomeOf(err error) stele.Outcome {
 	if errors.As(err, &request) {
 		return request.outcome
 	}
-	return stele.OutcomeOf(err)
+	outcome := stele.OutcomeOf(err)
+	var fenced *stele.EpochFencedError
+	if outcome == stele.OutcomeRefused && errors.As(err, &fenced) {
+		return stele.OutcomeRetry // not here, ever: at a node that came along
+	}
+	return outcome
 }
 
 func writeError(w http.ResponseWriter, err error) {

@@ -17,6 +17,8 @@ type clusterAnswer struct {
 	Members   []memberInfo `json:"members"`
 	Moves     []moveInfo   `json:"moves"`
 	Strays    []uint64     `json:"strays,omitempty"` // replicas in the metadata's group that no member is
+	// Recoveries are those that were forced, by epoch.
+	Recoveries []recoveryInfo `json:"recoveries,omitempty"`
 }
 
 // blockInfo is something that keeps a node from leaving.
@@ -106,7 +108,7 @@ func stateOf(l stele.Liveness, successor stele.NodeID) string {
 
 // describeMembers puts together who is a member and what each holds.
 func describeMembers(c stele.Cluster, topics []stele.Topic, leaving []stele.Progress) clusterAnswer {
-	a := clusterAnswer{ClusterID: c.ID.String(), Version: c.Version, Members: []memberInfo{}, Moves: []moveInfo{}}
+	a := clusterAnswer{ClusterID: c.ID.String(), Version: c.Version, Members: []memberInfo{}, Moves: []moveInfo{}, Recoveries: recoveriesOf(c.Recoveries)}
 	for _, r := range c.Strays {
 		a.Strays = append(a.Strays, uint64(r))
 	}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
+	"github.com/stelelog/stele/storage"
+)
+
+// Two of three directories are lost: the third goes on with all that it knew. One
+// that comes back is fenced, and harms nobody.
+//
+// Property: R33 (red: epochs were not compared)
+func TestOneProcessIsLeft(t *testing.T) {
+	if testing.Short() {
+		t.Skip("real time: three processes")
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	nodes := startProcesses(t)
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	mustRun(t, "", "create", "-topic", "lines", "-http", b.http)
+	var want []string
+	produce := func(n int) {
+		var in strings.Builder
+		for range n {
+			line := "line " + strconv.Itoa(len(want))
+			want = append(want, line)
+			in.WriteString(line + "\n")
+		}
+		mustRun(t, in.String(), "produce", "-topic", "lines", "-http", c.http)
+	}
+	consumed := func() []string {
+		return strings.Split(strings.TrimSuffix(mustRun(t, "", "consume", "-topic", "lines", "-http", c.http), "\n"), "\n")
+	}
+	produce(300)
+	c.waitFor(a)
+	code, _, errs := runHere(t.Context(), nil, "recover", "-dirs", c.dir)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "stop its node first")
+	for _, p := range nodes {
+		require.NoError(t, p.cmd.Process.Kill())
+		_ = p.cmd.Wait()
+	}
+
+	code, _, errs = runHere(t.Context(), nil, "recover", "-dirs", b.dir+","+c.dir)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "are a majority, of every partition too: start them")
+
+	// a is lost for good; b is thought to be, and comes back later.
+	require.NoError(t, os.RemoveAll(a.dir))
+	away := b.dir + "-away"
+	require.NoError(t, os.Rename(b.dir, away))
+	tmp := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(tmp, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	survey := file("c.json", mustRun(t, "", "recover", "survey", "-dir", c.dir))
+	code, other, words := runHere(t.Context(), nil, "recover", "plan", survey)
+	require.Zero(t, code, words)
+	require.Regexp(t, `(?m)^  metadata: r3 on c, whose log ends with entry \d+ of term \d+`, words)
+	require.Contains(t, words, "none of the 3 partitions that the metadata know")
+	code, _, errs = runHere(t.Context(), nil, "recover", "apply", "-plan", survey, "-dir", c.dir)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, `unknown field`)
+
+	require.Contains(t, mustRun(t, "", "recover", "-dirs", c.dir), "Nothing was changed")
+	kept := filepath.Join(tmp, "plan.json")
+	out := mustRun(t, "", "recover", "-dirs", c.dir, "-plan", kept, "-yes")
+	require.Regexp(t, `(?m)^  a \(n1, at .*\n  b \(n2, at `, out)
+	require.Contains(t, out, "c is in recovery epoch 1")
+	mustRun(t, "", "recover", "apply", "-plan", kept, "-dir", c.dir) // once more is harmless
+	code, _, errs = runHere(t.Context(), nil, "recover", "apply", "-plan", file("other.json", other), "-dir", c.dir)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "the plan was not applied")
+	code, _, errs = runHere(t.Context(), nil, "recover", "-dirs", c.dir, "-plan", kept, "-yes")
+	require.Equal(t, exitFailed, code)
+	require.NotContains(t, errs, "applied in part")
+
+	c.start()
+	c.waitReady()
+	require.ElementsMatch(t, want, consumed())
+	produce(100)
+	require.ElementsMatch(t, want, consumed())
+	require.Regexp(t, `(?m)^recovery epoch 1, planned .*: left behind 2 nodes; 3 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1$`,
+		mustRun(t, "", "members", "-http", c.http))
+
+	require.NoError(t, os.Rename(away, b.dir))
+	b.start()
+	b.waitAnswer(`"code":"fenced"`)
+	require.Regexp(t, `(?m)^b .* fenced: .*recovery epoch 1`, mustRun(t, "", "status", "-http", b.http+","+c.http))
+	mustRun(t, "", "recover", "end-hold", "-epoch", "1", "-http", b.http+","+c.http) // b cannot, and says so
+	require.Contains(t, mustRun(t, "", "members", "-http", b.http+","+c.http), "nothing is held")
+	produce(100)
+	require.ElementsMatch(t, want, consumed())
+	require.Zero(t, b.end(syscall.SIGTERM))
+	require.Zero(t, c.end(syscall.SIGTERM))
+}
+
+// What is lost, and what cannot be known, is said.
+func TestPlanInWords(t *testing.T) {
+	lines := func(p uint32) membership.PlannedGroup {
+		return membership.PlannedGroup{Topic: "lines", Partition: p, Group: storage.GroupID(10 + p)}
+	}
+	var out bytes.Buffer
+	printPlan(&out, &stele.RecoveryPlan{
+		Cluster: "example", From: 1, To: 2, Kept: 4, Forced: []membership.PlannedGroup{lines(1)}, Lost: []membership.PlannedGroup{lines(2)},
+		LeftBehind: []membership.SurveyedMember{{Node: 3, Name: "c", Addr: "c:1"}},
+		Nodes: []membership.PlannedNode{
+			{Node: 1, Name: "a", Addr: "a:1", GoesOn: true, Forced: []membership.ForcedReplica{{Group: 1, Replica: 1, Last: 9, LastTerm: 2}}},
+			{Node: 2, Name: "b", Addr: "b:1", SetAside: []stele.ReplicaID{2}, Forced: []membership.ForcedReplica{{Group: 11, Replica: 7, Last: 5, LastTerm: 3, Unsure: 1}}},
+		},
+	})
+	require.Equal(t, strings.ReplaceAll(`Recovery of cluster "example" (ID) from recovery epoch 1 to 2, plan ID
+
+Who goes on:
+  a (n1, at a:1) with its own metadata; replicas set aside: 0
+  b (n2, at b:1) with the metadata of a; replicas set aside: 1
+
+Lost or left behind, and never to return: destroy their directories before they meet the others
+  c (n3, at c:1)
+
+Goes on from one replica:
+  metadata: r1 on a, whose log ends with entry 9 of term 2
+  lines/1: r7 on b, whose log ends with entry 5 of term 3; of its end 1 entry is kept that nobody left knows to be committed
+4 partitions go on as before, by the majority that is left
+
+Lost, with all records: no replica is left. The topics can only be deleted
+  lines/2
+
+What cannot be known:
+  what only lost nodes had is gone, acknowledged or not: records, topics, members. Nobody can list it
+  whether what is kept without being known to be committed was acknowledged: 1 entry. From now on it counts
+  whether another directory can still be read: survey it too, before anything is applied
+
+`, "ID", strings.Repeat("0", 32)), out.String())
+	a := describeMembers(stele.Cluster{Recoveries: []stele.Recovery{
+		{Epoch: 1, DestructionHeld: true}, {Epoch: 2, Stamp: metastore.Stamp(time.Unix(0, 0).UnixMilli()), LeftBehind: []stele.NodeID{1}},
+	}}, nil, nil)
+	out.Reset()
+	a.printRecovery(&out)
+	require.Equal(t, "recovery epoch 2, planned 1970-01-01T00:00:00Z: left behind 1 node; 0 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1\n", out.String())
+}
