@@ -53,7 +53,8 @@ const (
 // Surveys and plans are values that travel as JSON. When the nodes are started
 // again they are the cluster, in the next recovery epoch; the others can never
 // return (see EpochFencedError), and their directories should be destroyed once
-// nobody wants to read them any more.
+// nobody wants to read them any more. So be sure that they are lost: of a cluster
+// that still serves, a recovery of some nodes of it fences all the others.
 //
 // Of cfg it needs Cluster, Name, Dir and FS. Nothing is changed, but LOCK is taken
 // meanwhile. Errors: ErrLocked (Retry); Refused: *IdentityError, *RecoveringError,

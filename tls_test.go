@@ -173,7 +173,6 @@ func TestNamesAndIDsOfPeersAreCompared(t *testing.T) {
 			"itself":          {func(*transport.Identity) {}, "unsupported"}, // it knows no such call
 			"another name":    {func(id *transport.Identity) { id.Name = "mallory" }, "retry"},
 			"another id":      {func(id *transport.Identity) { id.Node = 7 }, "retry"},
-			"another epoch":   {func(id *transport.Identity) { id.Epoch = 1 }, "retry"},
 			"none of cluster": {func(id *transport.Identity) { id.ClusterID = [16]byte{} }, "retry"},
 		} {
 			id := real
@@ -186,6 +185,17 @@ func TestNamesAndIDsOfPeersAreCompared(t *testing.T) {
 			require.Equal(c.T, peer.code, remote.Code, name)
 			require.NoError(c.T, tr.Close())
 		}
+		require.Equal(c.T, stele.Ready, c.Node(0).Readiness().Code)
+
+		newer := real
+		newer.Epoch = 1
+		tr := c.Net.Transport("newer")
+		require.NoError(c.T, tr.Start(newer, nil))
+		_, err := tr.Call(c.T.Context(), s.Addr, "no.call", nil)
+		var remote *transport.RemoteError
+		require.ErrorAs(c.T, err, &remote)
+		require.Equal(c.T, "fenced 1", remote.Code, "a forced recovery left this node behind")
+		require.NoError(c.T, tr.Close())
 	})
 }
 

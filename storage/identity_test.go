@@ -65,11 +65,11 @@ func TestOpenRefusesAnothersDirectory(t *testing.T) {
 	require.Equal(t, storage.IdentityError{Path: "/node/IDENTITY", Field: "cluster name", Have: "c", Want: "d"}, *wrong)
 
 	old := fileBytes(t, fs, "/node/IDENTITY")
-	writeFile(t, fs, "/node/IDENTITY", []byte("stele identity 2\nwho knows\n"))
+	writeFile(t, fs, "/node/IDENTITY", []byte("stele identity 3\nwho knows\n"))
 	_, err = storage.Open(logConfig(fs))
 	require.ErrorAs(t, err, &wrong)
 	require.Equal(t, "format version", wrong.Field)
-	require.Equal(t, "2", wrong.Have)
+	require.Equal(t, "3", wrong.Have)
 	writeFile(t, fs, "/node/IDENTITY", old)
 
 	writeFile(t, fs, "/node/FORMAT", []byte("stele directory 2\nwho knows\n"))

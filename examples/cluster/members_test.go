@@ -172,8 +172,8 @@ func TestFourthProcess(t *testing.T) {
 	// Its replicas move to the others, and it leaves.
 	out := mustRun(t, "", "decommission", "-name", "d", "-wait", "-http", b.http+","+a.http)
 	require.Regexp(t, `^d drains; partitions still to move: \d+\n(d .*\n)*d is out\n$`, out)
-	require.Equal(t, -1, d.end(syscall.SIGKILL))
-	d.start() // it finds out at once; one that goes on running does after a while
+	require.Contains(t, []int{-1, exitGone}, d.end(syscall.SIGKILL), "it finds out in a moment, if it was not killed before")
+	d.start() // it finds out again
 	_ = d.cmd.Wait()
 	require.Equal(t, exitGone, d.cmd.ProcessState.ExitCode())
 	require.NotContains(t, mustRun(t, "", "members", "-http", a.http), "\nd ")
