@@ -2,6 +2,7 @@ package stele_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,5 +154,43 @@ func TestANodeLeavesWhileAnotherOneIsDown(t *testing.T) {
 		load.Stop()
 		l.Verify(down)
 		l.Verify(at)
+	})
+}
+
+// A person has a replica of a dead node copied to another one: the dead node stays a
+// member, and the partition has all its replicas.
+//
+// Property: M2 (red: a move from a node that is dead was refused)
+func TestAReplicaOfADeadNodeIsMovedByAPerson(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 4, Seed: 44, Config: func(cfg *stele.Config) { cfg.NoRebalance = true }}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 1)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 1, 50*time.Millisecond)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		member := func(node stele.NodeID) int { return int(node) - 1 }
+		replicas := partitions(c, 0, "orders")[0].Replicas
+		free := 0
+		for slices.ContainsFunc(replicas, func(a metastore.Assignment) bool { return member(a.Node) == free }) {
+			free++
+		}
+		dead := member(replicas[2].Node)
+		name := func(i int) string { return c.Member(i).Name }
+		of := stele.TopicPartition{Topic: "orders"}
+		ctx, at := t.Context(), c.Node(member(replicas[0].Node))
+		require.ErrorIs(t, at.MoveReplica(ctx, of, name(free), name(dead)), stele.ErrRefused, "it has none")
+		require.ErrorIs(t, at.MoveReplica(ctx, of, name(dead), name(member(replicas[1].Node))), stele.ErrReplicaExists)
+		var nobody *stele.NoMemberError
+		require.ErrorAs(t, at.MoveReplica(ctx, of, name(dead), "nobody"), &nobody)
+
+		c.PowerLoss(dead)
+		c.Eventually(func() bool { return deadFor(c, member(replicas[0].Node), replicas[2].Node) }, "it is dead")
+		require.NoError(t, at.MoveReplica(ctx, of, name(dead), name(free)))
+		c.Eventually(func() bool { return holds(c, free, "orders") == 1 && moving(c, free, "orders") == 0 }, "the copy is there")
+		require.Len(t, c.Node(free).Members(), 4)
+		require.ErrorIs(t, at.MoveReplica(ctx, of, name(free), name(dead)), stele.ErrMemberDead)
+		load.Stop()
+		l.Verify(free)
 	})
 }

@@ -30,6 +30,7 @@ var programSteps = []programStep{
 	{"decommission", 5, func(p *program) bool { return len(p.members(p.stays)) > 3 }, (*program).decommission},
 	{"cancel", 2, func(p *program) bool { return len(p.leaving()) > 0 }, (*program).cancel},
 	{"transfer", 4, (*program).always, (*program).transfer},
+	{"move", 4, (*program).always, (*program).move},
 	{"cut", 3, (*program).mayFail, (*program).cutOff},
 	{"heal", 4, func(p *program) bool { return len(p.cut) > 0 }, (*program).heal},
 	{"return with the old disk", 2, func(p *program) bool { return len(p.outs()) > 0 }, (*program).returns},
@@ -205,6 +206,21 @@ func (p *program) transfer() {
 	ctx, cancel := context.WithTimeout(p.c.T.Context(), callWithin)
 	defer cancel()
 	p.outcome("TransferLeadership", p.c.Node(at).TransferLeadership(ctx, of, p.name(i)))
+}
+
+// move has a replica of a partition go from one member to another. Most often the
+// one has it and the other has not.
+func (p *program) move() {
+	at := p.helper(-1)
+	from, to := pick(p.rng, p.members(p.any)), pick(p.rng, p.members(p.any))
+	of := stele.TopicPartition{Topic: "orders", Partition: uint32(p.rng.IntN(partitionsUnderLoad))}
+	if at < 0 {
+		return
+	}
+	p.note("    %v from %s to %s, asked at %s", of, p.name(from), p.name(to), p.name(at))
+	ctx, cancel := context.WithTimeout(p.c.T.Context(), callWithin)
+	defer cancel()
+	p.outcome("MoveReplica", p.c.Node(at).MoveReplica(ctx, of, p.name(from), p.name(to)))
 }
 
 // cutOff breaks what a member sends, what it receives, or both, to and from some

@@ -13,15 +13,16 @@ import (
 //
 // A cluster that lost the majority of its metadata's voters for good can do
 // nothing by itself; nor can a partition that lost the majority of its replicas,
-// though the rest of the cluster serves. A person stops the nodes that are left, surveys each of their
-// directories, plans with all surveys at once, and applies the one plan to each of
-// the directories. From then on they are the cluster, in the next recovery epoch.
+// though the rest of the cluster serves. A person stops the nodes that are left,
+// surveys each of their directories, plans with all surveys at once, and applies the
+// one plan to each of the directories. From then on they are the cluster, in the
+// next recovery epoch.
 //
 // The plan is decided here, from the surveys alone. For each group that is left
 // without a majority one replica goes on alone (raftlog.ChooseSurvivor says which,
 // and why it loses nothing that any survivor knows to be committed), and one of
-// group 1 always, as the new epoch has to be the first that it agrees on; every other
-// replica of it is set aside, its files kept. A group whose majority is left goes
+// group 1 always, as the new epoch has to be the first that it agrees on; every
+// other replica of it is set aside, its files kept. A group whose majority is left goes
 // on as it is: it can elect, and nobody but its own replicas can speak to it. Of
 // group 1 all is decided first, as the metadata of its chosen replica say which
 // replicas of partitions count: those that they place, or that a move is bringing.
