@@ -34,9 +34,9 @@
 // other as initial members become a cluster: the first by name founds it, when
 // all were up once. Others join it while it runs, get a vote, and leave; who is
 // silent is marked dead, and a wiped disk is a new node (package membership). The
-// cluster agrees on its members and topics in one raft group, group 1, whose state every node keeps in a small
-// database (package metastore). Each partition of a topic is a raft group of its
-// own, and its log is what readers read (package topic).
+// cluster agrees on its members and topics in one raft group, group 1, whose state
+// every node keeps in a small database (package metastore). Each partition of a
+// topic is a raft group of its own, and its log is what readers read (package topic).
 //
 //	host program
 //	  │  Open, CreateTopic, NewProducer, NewReader, Close
@@ -72,6 +72,21 @@
 // a group, a topic's life under its name: each has an id that is never used
 // again, so a late message, a copied directory or an old disk is recognised as
 // what it is.
+//
+// # The life of a cluster
+//
+// Most of it comes by itself: nodes join (Config.Join), learn, get a vote and
+// partitions; who is silent is marked dead; a wiped disk takes the place of its old
+// life. What a person decides are calls that any node answers, and that whoever
+// leads goes on with:
+//
+//	Members, DescribeCluster         who is there: as this node knows it, and as of now
+//	Promote                          a vote now, or why not
+//	TransferLeadership, MoveReplica  of a partition, or of the metadata
+//	PlanDecommission, Decommission   a node leaves; Progress, Wait, Cancel
+//	Forget                           a voter that no member is
+//	SurveyDir, PlanRecovery,         a majority is lost for good: offline, from what is
+//	ApplyRecovery, EndHold           left
 //
 // # Errors
 //

@@ -138,6 +138,19 @@
 // its id, since late messages of its first stint would speak for the second. So the
 // mark is written first, in the same log that a cancel goes through (D1).
 //
+// # When a majority is lost
+//
+// Nothing here founds a cluster anew, or shrinks one to what is left, by itself:
+// silence is never evidence. A person may force it, offline: Survey is what a
+// stopped node's directory holds, PlanRecovery decides from all surveys at once
+// which replica of each group that has no majority goes on alone, and the plan is
+// carried to each directory (recover_plan.go, raftlog/recover.go). From then on the
+// cluster is in the next recovery epoch. All ids that it gives out have the epoch in
+// their top bits, so none comes again that the lost nodes gave out unheard; every
+// frame and call has the epoch, too, so that the lives that were left behind are
+// fenced when they return (R33). They are members that never will be heard again:
+// their places pass on, as in a forced decommission, and tombstones end them.
+//
 // # Versions
 //
 // What this package needs of the metadata came with cluster version 2. The leader

@@ -83,6 +83,17 @@
 //
 // So the log need not be kept for ever: see Config.TrimLogBytes.
 //
+// # Recovery epochs
+//
+// A forced recovery ends in a command that no cluster proposes: it is the last
+// entry of the log that goes on, written offline. It raises the recovery epoch,
+// which is the top 16 bits of each id that is given out, so that counters which lost
+// some of what they counted still give out nothing twice; it gives the nodes that
+// are left their new places, marks the others as never to return, and takes away
+// the names of producers, whose epochs the lost nodes may have raised. Until a
+// person ends that (EndHold), what was set aside is held, and nothing may be
+// destroyed (recover.go).
+//
 // # What may be answered
 //
 // After a restart the state is old, and nobody can tell from it how old. Until

@@ -136,6 +136,11 @@
 // hundreds of milliseconds a sync, makes all slower and moves nothing. A false
 // alarm costs one hand-over.
 //
+// # When a majority is lost
+//
+// No replica of a group goes on without a majority. A person may have one do so,
+// offline: recover.go argues which one, what is kept by that, and what is lost.
+//
 // # KRaft conformance
 //
 // What a user sees is KRaft's quorum (KIP-595, KIP-853, KIP-996); what runs is
