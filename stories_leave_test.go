@@ -2,6 +2,8 @@ package stele_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/metastore"
 )
 
 // ofFive is a cluster of five under load.
@@ -96,6 +99,28 @@ func TestADeadNodeIsTakenOutByForce(t *testing.T) {
 	})
 }
 
+// A node that is cut off is taken out meanwhile, and runs on. It is heard again: it
+// makes nobody elect, is told that it is out, and says so.
+//
+// Property: D5, R20 (red: who was removed told by nobody, and admitted again)
+func TestARemovedNodeDisturbsNobody(t *testing.T) {
+	ofFive(t, 98, func(ctx context.Context, c *testcluster.Cluster) {
+		removed := (c.MetadataLeader() + 1) % 5
+		asked := c.MetadataLeader()
+		node := c.Node(removed).Status().Node
+		c.Isolate(removed)
+		c.Eventually(func() bool { return deadFor(c, asked, node) }, "it is marked dead")
+		require.NoError(c.T, decommission(ctx, c, asked, removed, stele.DecommissionOptions{Force: true}).Wait(ctx))
+		before := c.Node(asked).Status().Metadata
+		c.Rejoin(removed)
+		c.Eventually(func() bool { return c.Node(removed).Readiness().Code == stele.Removed }, "it knows")
+		c.Sleep(10 * time.Second)
+		after := c.Node(asked).Status().Metadata
+		require.Equal(c.T, before.Term, after.Term)
+		require.Equal(c.T, before.Leader, after.Leader)
+	})
+}
+
 // A member that does not vote leaves as any other.
 func TestAnObserverLeaves(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 94}, func(c *testcluster.Cluster) {
@@ -137,6 +162,54 @@ func TestTheLeaderRestartsAfterARemoval(t *testing.T) {
 			require.Empty(c.T, lives(c, i, leaver))
 		}
 		require.False(c.T, c.Node(leaver).Readiness().Ready())
+	})
+}
+
+// Whoever leads the metadata loses power at each step of a member on its way out:
+// the next leader goes on, to the end.
+//
+// Property: D1 (red: a record left to the leader that took its member out; a record never removed)
+func TestLeadersDieWhileANodeLeaves(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 97}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 5)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 5, 100*time.Millisecond)
+		const leaver = 4
+		node := c.Node(leaver).Status().Node
+		decommission(t.Context(), c, 0, leaver, stele.DecommissionOptions{})
+		begun, seen := time.Now(), map[string]bool{}
+		for ; ; c.Sleep(time.Millisecond) {
+			require.Less(t, time.Since(begun), 2*time.Minute, "it is out")
+			at := c.MetadataLeader()
+			if at < 0 || at == leaver {
+				continue
+			}
+			members := c.Node(at).Members()
+			i := slices.IndexFunc(members, func(m stele.Member) bool { return m.Node == node })
+			if i < 0 {
+				break
+			}
+			left := on(c, at, "orders", node)
+			if m := members[i]; m.Liveness.Departure == metastore.Leaves || m.Seat == stele.SeatNone {
+				require.Zero(t, left, "its partitions come first")
+			}
+			step := fmt.Sprint(members[i].Liveness.Departure, members[i].Seat, left == 0)
+			if !seen[step] {
+				seen[step] = true
+				c.PowerLoss(at)
+				c.Start(at)
+			}
+		}
+		require.GreaterOrEqual(t, len(seen), 3, "%v", seen)
+		load.Stop()
+		c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "it knows")
+		for i := range leaver {
+			c.Eventually(func() bool { return len(c.Node(i).Members()) == 4 }, "all know")
+			l.Verify(i)
+		}
 	})
 }
 
