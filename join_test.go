@@ -67,9 +67,10 @@ func TestANodeJoins(t *testing.T) {
 }
 
 // A member whose disk was wiped is a new node, by itself: it waits until its old
-// life was silent for long enough, and takes its place and its vote.
+// life was silent for long enough, and takes its place and its vote. The old disk
+// comes back to nothing.
 //
-// Property: J17, R21 (red: the place of a life that was just heard passes on)
+// Property: J17, R21 (red: the place of a life that was just heard passes on; who was removed told by nobody, and admitted again)
 func TestAWipedMemberIsANewNode(t *testing.T) {
 	for _, wiped := range []int{0, 2} {
 		testcluster.Run(t, testcluster.Options{Seed: 9}, func(c *testcluster.Cluster) {
@@ -81,6 +82,7 @@ func TestAWipedMemberIsANewNode(t *testing.T) {
 			c.Sleep(2 * time.Second)
 			old := c.Node(wiped).Status().Node
 			c.PowerLoss(wiped)
+			oldDisk := c.Member(wiped).FS
 			c.Wipe(wiped)
 			c.Start(wiped)
 			r := c.Node(wiped).Readiness()
@@ -101,6 +103,19 @@ func TestAWipedMemberIsANewNode(t *testing.T) {
 			}, "its old life has none")
 			load.Stop()
 			l.Verify(other)
+
+			c.Eventually(func() bool { return len(c.Node(other).Members()) == 3 && holds(c, wiped, "orders") == 1 }, "all that it was is the new one's")
+			c.Kill(wiped)
+			newDisk := c.Member(wiped).FS
+			c.Member(wiped).FS = oldDisk
+			c.Start(wiped)
+			c.Eventually(func() bool { return c.Node(wiped).Readiness().Code == stele.Removed }, "the old disk is found, and stays out")
+			require.Len(t, c.Node(other).Members(), 3)
+			c.Kill(wiped)
+			c.Member(wiped).FS = newDisk
+			c.Start(wiped)
+			c.Eventually(func() bool { return c.Node(wiped).Readiness().Ready() }, "the new one goes on")
+			l.Verify(wiped)
 		})
 	}
 }
