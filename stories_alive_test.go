@@ -72,9 +72,10 @@ func TestTwoOfFiveAreMarkedDead(t *testing.T) {
 }
 
 // Seven members, five votes. A voter dies: for ten minutes it keeps its vote, then
-// one that stands by has it, and the dead one is a learner, and a member.
+// one that stands by has it, and the dead one is a learner, and a member. A voter
+// leaves: one that stands by has its vote at once.
 //
-// Property: J18 (red: nobody takes the vote of a dead one; open: a voter that is decommissioned)
+// Property: J18 (red: nobody takes the vote of a dead one, or of one that leaves)
 func TestAStandbyTakesAVote(t *testing.T) {
 	if testing.Short() {
 		t.Skip("eleven minutes of seven nodes")
@@ -102,5 +103,15 @@ func TestAStandbyTakesAVote(t *testing.T) {
 		c.WaitReady()
 		c.Sleep(20 * time.Second)
 		require.Equal(t, stele.SeatLearner, seat(c, leader, dead), "it stands by now")
+
+		leaver := (leader + 2) % 5
+		require.NoError(t, decommission(t.Context(), c, leader, leaver, stele.DecommissionOptions{}).Wait(t.Context()))
+		votes := 0
+		for _, m := range c.Node(leader).Members() {
+			if m.Seat == stele.SeatVoter {
+				votes++
+			}
+		}
+		require.Equal(t, 5, votes, "the vote of who left passes on")
 	})
 }
