@@ -77,6 +77,8 @@ func TestThreeFiveThree(t *testing.T) {
 
 // A member that cannot be reached is staged as a learner, and costs nobody
 // anything: with one of three voters down the two others go on.
+//
+// Property: J9 (red: staged as a voter)
 func TestAnUnreachableJoiner(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 42}, func(c *testcluster.Cluster) {
 		t := c.T
