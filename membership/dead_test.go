@@ -96,7 +96,7 @@ func TestNextVersion(t *testing.T) {
 	}
 }
 
-// Property: H8, H9 (red: a contact of another term counted; removed asked last; open: over a whole node)
+// Property: H8, H9 (red: a contact of another term counted; removed asked last)
 func TestReady(t *testing.T) {
 	const contact = 5 * time.Second
 	good := ReadyFacts{Leader: true, SinceContact: time.Second, CaughtUp: true}

@@ -63,7 +63,7 @@ func TestPromotionWaitsForALeaderOfTwelveSeconds(t *testing.T) {
 	})
 }
 
-// Property: J9 (red: promoted uncalled and behind; open: acknowledged writes over raft)
+// Property: J9 (red: promoted uncalled and behind)
 func TestAnUnreachableJoinerWithOneVoterDown(t *testing.T) {
 	in(t, 3, func(t *testing.T, w *town) {
 		w.ready()
@@ -202,7 +202,7 @@ func TestTheBreaker(t *testing.T) {
 	})
 }
 
-// Property: J17 (red: admitted at once; tombstones not asked; open: over raft, with partitions)
+// Property: J17 (red: admitted at once; tombstones not asked)
 func TestAWipedDiskIsANewNode(t *testing.T) {
 	for _, wiped := range []string{"c", "a"} { // a founded, and leads
 		t.Run(wiped, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestTheVersionWaitsForAllMembers(t *testing.T) {
 	})
 }
 
-// Property: D1, D4, D5, D7 (red: the leader never handed over; the record was never removed; tombstones not told; open: over raft, with partitions)
+// Property: D1, D4, D5, D7 (red: the leader never handed over; the record was never removed; tombstones not told)
 func TestTheLeaderIsDecommissionedAndLeadersDieAtEachStep(t *testing.T) {
 	steps := 0
 	for nth := 0; nth <= max(3, steps); nth++ {

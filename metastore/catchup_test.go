@@ -140,7 +140,7 @@ func TestAnEmptyReplicaGetsTheStateThenTheLog(t *testing.T) {
 	})
 }
 
-// Property: R24 (red: a replica waited for a sender that was gone; what came of a stream that was cut was thrown away; a broken chunk was taken; open: partitions)
+// Property: R24 (red: a replica waited for a sender that was gone; what came of a stream that was cut was thrown away; a broken chunk was taken)
 //
 // A stream that is cut goes on; one that falls silent or brings damage is given
 // up; a sender that dies is replaced by the next leader. Nothing of it shows.
@@ -249,7 +249,7 @@ func TestASnapshotsSenderDies(t *testing.T) {
 	})
 }
 
-// Property: C6, R24, R31 (red: the state was used before the reset was durable; the log was begun anew without a mark; a mark that the journal named was dropped; open: partitions)
+// Property: C6, R24, R31 (red: the state was used before the reset was durable; the log was begun anew without a mark; a mark that the journal named was dropped)
 //
 // The node that gets a snapshot loses power at every moment of it.
 func TestARestartAtAnyMomentOfASnapshot(t *testing.T) {

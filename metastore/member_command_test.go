@@ -98,7 +98,7 @@ func TestWhatABuildCanBePartOf(t *testing.T) {
 // TestALifeGetsOneNodeID: however often it asks, and whatever it says the second
 // time.
 //
-// Property: J5 (red: nonces not looked up; open: the join loop)
+// Property: J5 (red: nonces not looked up)
 func TestALifeGetsOneNodeID(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	first := v.do(t, joins(4)).(Member)
@@ -135,7 +135,7 @@ func TestALifeGetsOneNodeID(t *testing.T) {
 // TestANameIsTakenOverOnlyFromASilentLife: what is heard of the old life first
 // shuts the new one out, for good.
 //
-// Property: J17 (red: the stamp was not compared; the refused nonce was not kept; open: raft groups)
+// Property: J17 (red: the stamp was not compared; the refused nonce was not kept)
 func TestANameIsTakenOverOnlyFromASilentLife(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, beats(3, 700))
@@ -168,7 +168,7 @@ func TestANameIsTakenOverOnlyFromASilentLife(t *testing.T) {
 // TestARemovedLifeNeverReturns: neither by its node id nor by its nonce. Its name
 // does.
 //
-// Property: J17, D5, D7, H6 (red: no tombstone by nonce; none by node; open: raft groups, the old disk's restart, a restart of the leader)
+// Property: J17, D5, D7, H6 (red: no tombstone by nonce; none by node)
 func TestARemovedLifeNeverReturns(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, joins(4))
@@ -235,7 +235,7 @@ func TestADeadMarkOfAnOlderHeartbeatIsRefused(t *testing.T) {
 // TestTheWayOut: a member can be called back until it leaves; only then may it
 // be taken out of the configuration and be removed.
 //
-// Property: D1 (red: a member that stays could be removed; one that leaves could be called back; the configuration was not looked at; open: backlog, leadership, crashes between the steps)
+// Property: D1 (red: a member that stays could be removed; one that leaves could be called back; the configuration was not looked at)
 func TestTheWayOut(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	depart := func(d Departure) setDeparture { return setDeparture{3, raftlog.Nonce{3}, d} }
@@ -267,7 +267,7 @@ func TestTheWayOut(t *testing.T) {
 	require.ErrorIs(t, v.refuses(t, removeMember{9}), ErrMemberNotFound)
 }
 
-// Property: D6 (red: the load was not looked at; the target of a move did not count; open: Forget)
+// Property: D6 (red: the load was not looked at; the target of a move did not count)
 func TestAMemberThatHoldsSomethingIsNotRemoved(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, joins(4), createTopic{inc(1), "orders", TopicConfig{Partitions: 1, Replicas: 1}}, createTopic{inc(2), "mails", TopicConfig{Partitions: 1, Replicas: 1}})
@@ -287,7 +287,7 @@ func TestAMemberThatHoldsSomethingIsNotRemoved(t *testing.T) {
 // TestPlacementLeavesOutWhoIsOnTheWayOut: and the dead, as long as there are
 // enough others.
 //
-// Property: M1 (red: draining members got replicas; dead ones did; open: moves of existing partitions)
+// Property: M1 (red: draining members got replicas; dead ones did)
 func TestPlacementLeavesOutWhoIsOnTheWayOut(t *testing.T) {
 	create := func(n int, config TopicConfig) createTopic {
 		return createTopic{inc(n), fmt.Sprint("topic-", n), config}

@@ -31,7 +31,7 @@ func (c *cluster) leader() *node {
 // TestARemovalOutlivesItsLeader: the node that said it loses power at once, and
 // whoever leads then knows the removed life for what it is.
 //
-// Property: D7 (red: no tombstone by node; open: a removed peer that runs, and so meets raft)
+// Property: D7 (red: no tombstone by node)
 func TestARemovalOutlivesItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 4)

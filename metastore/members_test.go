@@ -317,7 +317,7 @@ func TestMovesFromAnyNode(t *testing.T) {
 	})
 }
 
-// Property: J19 (red: the mark was not written; open: Config.InitialState)
+// Property: J19 (red: the mark was not written)
 func TestManyNodesSeedOnce(t *testing.T) {
 	inRaisedCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		state := InitialState{map[string]string{"b": "2", "a": "1"}, []TopicSpec{{Name: "orders"}, {Name: "mails"}}}

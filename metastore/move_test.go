@@ -69,7 +69,7 @@ func TestAMoveIsCancelled(t *testing.T) {
 
 // TestMoveRefusals: each step compares and swaps.
 //
-// Property: M1 (red: generations were not compared; a move was begun over another one; nine at a time; open: planning)
+// Property: M1 (red: generations were not compared; a move was begun over another one; nine at a time)
 func TestMoveRefusals(t *testing.T) {
 	start := func(index uint32, generation uint64, to raftlog.NodeID, remove raftlog.ReplicaID) startMove {
 		return startMove{MoveRequest{inc(1), index, generation, to, remove}, 900}

@@ -9,7 +9,7 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// Property: J19 (red: the mark was not written; a setting that exists was overwritten; open: Config.InitialState)
+// Property: J19 (red: the mark was not written; a setting that exists was overwritten)
 func TestAClusterIsSeededOnce(t *testing.T) {
 	v := seeded(t, testGenesis(3)).atTwo(t)
 	v.do(t, createTopic{inc(1), "Orders", TopicConfig{Partitions: 2}}, setSetting{"region", "north"})

@@ -113,7 +113,7 @@ func TestWhichMarksSwitch(t *testing.T) {
 	require.Equal(t, mark{5, 1 << 60}, m)
 }
 
-// Property: R24 (red: a rest of another index was taken; open: cutting by log size, partitions)
+// Property: R24 (red: a rest of another index was taken; open: cutting by log size)
 func TestACutSnapshotGoesOnWhereItWas(t *testing.T) {
 	g := testGenesis(3)
 	log := []raftlog.Entry{}
@@ -186,7 +186,7 @@ func TestACutSnapshotGoesOnWhereItWas(t *testing.T) {
 
 func mustOther(t *testing.T, g Genesis) *machine { return mustOpenMachine(t, simfs.New(3), g) }
 
-// Property: C6, R24 (red: a marked state was used whatever the journal said; a mark that the journal named was dropped; the mark was not synced; open: partitions)
+// Property: C6, R24 (red: a marked state was used whatever the journal said; a mark that the journal named was dropped; the mark was not synced)
 //
 // Whatever a crash leaves of a snapshot, open makes of it what the journal says.
 func TestOpenFinishesOrRemovesASnapshot(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // A follower that needs what the leader let go is reported, now and then, as
 // long as it answers; one that gets what it needs is not.
 //
-// Property: R24 (red: every request reported; open: the snapshot itself)
+// Property: R24 (red: every request reported)
 func TestWhoIsBehind(t *testing.T) {
 	b := newBench(t, CoreOptions{KeepBytes: 1}, 1, 2, 3)
 	leader := b.elect(1)

@@ -12,7 +12,7 @@ import (
 
 func wish(n byte) ChangeID { return ChangeID{0: n, 15: 1} }
 
-// Property: R18, R30 (red: voters that are no learners taken in; the leader's own removal taken in; the count of voters left out; open: what raft makes of it, in internal/sim)
+// Property: R18, R30 (red: voters that are no learners taken in; the leader's own removal taken in; the count of voters left out; open: R30, which raft guards)
 func TestWhichChangesAreProposed(t *testing.T) {
 	conf := ConfState{Voters: []ReplicaID{1, 2, 3}, Learners: []ReplicaID{4}}
 	for name, c := range map[string]struct {
@@ -137,7 +137,7 @@ func (b *bench) grow(leader *bencher, id ReplicaID, n byte) {
 // A replica is added with nothing, gets a snapshot beside raft, learns and then
 // votes; another one goes in the same step.
 //
-// Property: R17, R19, R32 (red: no answer to a heartbeat without a commit index; no leave proposed by the leader; open: crashes and lost messages, in internal/sim)
+// Property: R17, R19, R32 (red: no answer to a heartbeat without a commit index; no leave proposed by the leader)
 func TestAReplicaJoinsAndReplacesAnother(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)
@@ -186,7 +186,7 @@ func TestAReplicaJoinsAndReplacesAnother(t *testing.T) {
 // time, which raft would turn into an empty entry without a word, and not one
 // before the leader knows where it stands.
 //
-// Property: R17, R18 (red: no look at what became of the entry, and none at what is pending; a leader that has committed nothing; open: as a whole, in internal/sim)
+// Property: R17, R18 (red: no look at what became of the entry, and none at what is pending; a leader that has committed nothing)
 func TestOneChangeAtATime(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	b.drop = func(m anyMessage) bool { return m.GetType() == pb.MsgApp }
@@ -244,7 +244,7 @@ func TestAChangeThatRaftReplaces(t *testing.T) {
 // A leader that is gone before its change is applied does not know; the one
 // after it finishes what it finds, and the wish is known there by its name.
 //
-// Property: R17, R19 (red: leadership lost told as nothing happened; the leave proposed only by who began; open: leaders dying at each step, in internal/sim)
+// Property: R17, R19 (red: leadership lost told as nothing happened; the leave proposed only by who began)
 func TestTheNextLeaderLeavesAJointConfiguration(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)
@@ -280,7 +280,7 @@ func TestTheNextLeaderLeavesAJointConfiguration(t *testing.T) {
 // A leader that a joint configuration takes out hands over first: it cannot
 // have asked for that itself, but may have come to lead since.
 //
-// Property: R20 (red: no hand-over before the leave; open: one without a target, in internal/sim)
+// Property: R20 (red: no hand-over before the leave)
 func TestALeaderOnItsWayOutHandsOver(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

@@ -10,7 +10,7 @@ import (
 // A replica that was removed and does not know asks for votes for ever and
 // disturbs nobody; told so, it says so, and is silent. What waits on it ends.
 //
-// Property: R20 (red: a proposal of it that never ends; open: whole nodes)
+// Property: R20 (red: a proposal of it that never ends)
 func TestARemovedReplicaIsTold(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

@@ -114,7 +114,7 @@ func (r *replaced) replica() storage.ReplicaState {
 
 // A replica's log begins anew at a snapshot, and goes on from there.
 //
-// Property: R24, R12 (red: the term stayed that of the replica, below that of who gave the snapshot; a reset dropped an entry that the log held; open: partitions)
+// Property: R24, R12 (red: the term stayed that of the replica, below that of who gave the snapshot; a reset dropped an entry that the log held)
 func TestALogBeginsAnewAtASnapshot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newReplaced(t, 1)
@@ -171,7 +171,7 @@ func (r *replaced) startBare(n *node) {
 	r.groups = groups
 }
 
-// Property: R22, R24 (red: the replica stood at the snapshot without a frame; open: partitions)
+// Property: R22, R24 (red: the replica stood at the snapshot without a frame)
 //
 // Whenever power fails during a reset, the replica comes back with the old log or
 // the new one.

@@ -369,7 +369,7 @@ func TestGroupsComeAndGo(t *testing.T) {
 	})
 }
 
-// Property: R32 (red: the configuration not asked whether it lists the replica; open: replicas that start empty)
+// Property: R32 (red: the configuration not asked whether it lists the replica)
 func TestOpenGroupRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1, 1)

@@ -90,7 +90,7 @@ func TestARemovedReplicaLearnsOfIt(t *testing.T) {
 // leader is from what it hears, answers, and is told that it needs a snapshot,
 // now and then.
 //
-// Property: R24, R32 (red: places not learnt from messages; the notice not sent; open: the snapshot)
+// Property: R24, R32 (red: places not learnt from messages; the notice not sent)
 func TestAJoinerIsToldThatItIsBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)

@@ -106,7 +106,7 @@ func TestCallsShareBatches(t *testing.T) {
 	})
 }
 
-// Property: M2 (red: records without a key went to partitions without a leader; open: moves)
+// Property: M2 (red: records without a key went to partitions without a leader)
 func TestKeylessRecordsAvoidPartitionsWithoutLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)
