@@ -108,7 +108,7 @@ func (s *Steward) join(ctx context.Context, r JoinRequest) (Reply, error) {
 		return s.elsewhere(), nil
 	}
 	var asked Asked
-	if old := f.holder(r.Name); old != nil && old.Nonce != r.Nonce {
+	if old := f.holder(r.Name); old != nil && old.Name == r.Name && old.Nonce != r.Nonce {
 		if old.Pending {
 			s.hurry()
 			s.flush(ctx)
@@ -135,10 +135,8 @@ func (s *Steward) join(ctx context.Context, r JoinRequest) (Reply, error) {
 	case VerdictOther:
 		s.logStranger(r, "a node with other settings asks to join", a.Reason)
 		return Reply{Kind: ReplyOtherSettings, Reason: a.Reason, SegmentBytes: f.SegmentBytes}, nil
-	case VerdictWait:
+	default: // it may be taken in when that changes
 		return Reply{Kind: ReplyAccepted, Status: StatusDeferred, Reason: a.Reason}, nil
-	default:
-		return Reply{}, raftlog.Refused(errors.New("membership: " + a.Reason))
 	}
 }
 

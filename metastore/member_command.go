@@ -62,6 +62,9 @@ func (c admit) apply(t *tx) (any, error) {
 	if needs := max(t.format().Newest, NewestOf(t.cluster().Version)); c.Newest < needs {
 		return nil, &OlderReleaseError{c.Newest, needs}
 	}
+	if clashes(members, c.Name) {
+		return nil, named(ErrNameTaken, c.Name)
+	}
 	holder := newestOfName(members, c.Name)
 	if holder.Node != c.Replaces && holder.Node != 0 {
 		return nil, named(ErrNameTaken, c.Name)
@@ -90,6 +93,17 @@ func admitted(c admit, m Member) (any, error) {
 		return nil, invalid("Admission.Name", c.Name, "%q, the name of this life", m.Name)
 	}
 	return m, nil
+}
+
+// clashes reports whether a member's name differs from this one only in the case
+// of letters: hosts' files and people mix them up.
+func clashes(members []Member, name string) bool {
+	for _, m := range members {
+		if m.Name != name && foldName(m.Name) == foldName(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // newestOfName returns the newest life that has the name; node ids rise. The

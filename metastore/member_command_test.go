@@ -143,6 +143,9 @@ func TestANameIsTakenOverOnlyFromASilentLife(t *testing.T) {
 	require.ErrorIs(t, v.refuses(t, fresh), ErrNameTaken, "nobody judged the old life")
 	fresh.Replaces, fresh.Seen = 2, 700
 	require.ErrorIs(t, v.refuses(t, fresh), ErrNameTaken, "another one was judged")
+	alike := fresh
+	alike.Name, alike.Replaces = "Node-3", 3
+	require.ErrorIs(t, v.refuses(t, alike), ErrNameTaken, "it differs only in the case of letters")
 
 	fresh.Replaces = 3
 	v.do(t, beats(3, 800)) // between the judgement and the admission
