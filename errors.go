@@ -106,6 +106,11 @@ var ErrTopicNotFound = metastore.ErrTopicNotFound
 // is Retry.
 var ErrTopicDeleting = metastore.ErrTopicDeleting
 
+// ErrTooFewNodes: too few members live, and are not on their way out, for the
+// replicas that a topic is to have. It is Retry: when a node is back or joins, or
+// with fewer TopicConfig.Replicas.
+var ErrTooFewNodes = metastore.ErrTooFewNodes
+
 // ErrTopicDeleted: the topic that a reader or producer was on was deleted. It is
 // Refused.
 var ErrTopicDeleted = topic.ErrTopicDeleted

@@ -83,8 +83,8 @@ func (c createTopic) apply(t *tx) (any, error) {
 	}
 	members := t.members()
 	staying := stayingOf(members)
-	config := c.Config.withDefaults(len(staying))
-	if err := config.validate(len(staying)); err != nil {
+	config := c.Config.withDefaults(countOf(members))
+	if err := config.validate(max(len(staying), countOf(members))); err != nil {
 		return nil, err
 	}
 	if err := roomFor(t, members, config.Partitions); err != nil {

@@ -313,15 +313,19 @@ func TestPlacementLeavesOutWhoIsOnTheWayOut(t *testing.T) {
 	for _, p := range topic.Partitions {
 		require.NotEqual(t, raftlog.NodeID(4), p.Replicas[0].Node, "and leads nothing")
 	}
+	require.ErrorIs(t, v.refuses(t, create(3, TopicConfig{Replicas: 5})), ErrTooFewNodes, "one may stay, or be replaced")
 	var invalid *InvalidError
-	require.ErrorAs(t, v.refuses(t, create(3, TopicConfig{Replicas: 5})), &invalid)
-	require.Equal(t, "1 to 4, the number of members that can hold one", invalid.Allowed)
+	require.ErrorAs(t, v.refuses(t, create(3, TopicConfig{Replicas: 6})), &invalid)
+	require.Equal(t, "1 to 5, the number of members that can hold one", invalid.Allowed)
 
 	v.do(t, markDead{{1, 0}, {2, 0}})
 	err := v.refuses(t, create(3, TopicConfig{Replicas: 3}))
 	require.ErrorIs(t, err, ErrTooFewNodes)
 	require.ErrorIs(t, err, raftlog.ErrRetry)
 	require.Equal(t, map[raftlog.NodeID]bool{3: true}, nodes(v.do(t, create(3, TopicConfig{Replicas: 1}))))
+	v.do(t, setDeparture{4, raftlog.Nonce{4}, Drains}, setDeparture{3, raftlog.Nonce{3}, Drains})
+	require.ErrorIs(t, v.refuses(t, create(4, TopicConfig{})), ErrTooFewNodes, "three is the default still")
+	v.do(t, setDeparture{4, raftlog.Nonce{4}, Stays}, setDeparture{3, raftlog.Nonce{3}, Stays})
 	v.do(t, beats(1, 5), beats(2, 5), setDeparture{5, raftlog.Nonce{5}, Stays})
 	require.Equal(t, map[raftlog.NodeID]bool{1: true, 2: true, 3: true, 5: true}, nodes(v.do(t, create(4, TopicConfig{Partitions: 20}))))
 }

@@ -284,8 +284,17 @@ func (m *model) end(c endMove, finish bool) error {
 
 // create believes a topic that the state made if it is one that may be.
 func (m *model) create(c createTopic, got any) (any, error) {
-	var staying, live, dead int
-	for _, is := range m.members {
+	var staying, live, dead, count int
+	for node, is := range m.members {
+		replaced := false
+		for _, o := range m.members {
+			replaced = replaced || o.Liveness.Replaces == node
+		}
+		switch {
+		case replaced, is.Liveness.Departure == Leaves, is.Liveness.Departure == DrainsForced && is.Liveness.Dead:
+		default:
+			count++
+		}
 		if is.Liveness.Departure == Stays {
 			staying++
 			if is.Liveness.Dead {
@@ -297,7 +306,7 @@ func (m *model) create(c createTopic, got any) (any, error) {
 	}
 	replicas := int(c.Config.Replicas)
 	if replicas == 0 {
-		replicas = min(3, staying)
+		replicas = min(3, count)
 	}
 	if m.gone[c.Incarnation] {
 		return nil, ErrTopicNotFound
@@ -318,9 +327,9 @@ func (m *model) create(c createTopic, got any) (any, error) {
 		}
 	}
 	switch {
-	case replicas < 1 || replicas > staying:
+	case replicas < 1 || replicas > max(staying, count):
 		return nil, raftlog.ErrRefused
-	case live < replicas/2+1:
+	case replicas > staying || live < replicas/2+1:
 		return nil, ErrTooFewNodes
 	}
 	topic, ok := got.(*Topic)

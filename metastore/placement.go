@@ -20,12 +20,29 @@ func stayingOf(members []Member) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Liveness.Draining() })
 }
 
+// countOf is how many nodes the cluster has, when it is asked how many replicas a
+// topic has by default: one that drains counts, as it may stay, or is to be replaced.
+// Otherwise topics that are made meanwhile would have fewer, for good. One does not
+// that nobody expects back, or that another life has replaced.
+func countOf(members []Member) (n int) {
+	for _, m := range members {
+		gone := m.Liveness.Departure == Leaves || m.Liveness.Departure == DrainsForced && m.Liveness.Dead
+		if !gone && !slices.ContainsFunc(members, func(o Member) bool { return o.Liveness.Replaces == m.Node }) {
+			n++
+		}
+	}
+	return n
+}
+
 // candidatesOf returns the members that new partitions of so many replicas are
 // placed on: those that live. If they are too few, dead ones that hold least
 // make up the number, as long as the living are a majority of each partition: it
 // works, is short of replicas, and a node that is away for a while is no reason
 // to refuse a topic.
 func candidatesOf(t *tx, members []Member, replicas int) ([]candidate, error) {
+	if len(members) < replicas {
+		return nil, fmt.Errorf("%w: %d members are not on their way out, too few for %d replicas: add a node, or ask for fewer", ErrTooFewNodes, len(members), replicas)
+	}
 	var nodes, dead []candidate
 	for _, m := range members {
 		c := candidate{m.Node, t.load(m.Node), m.Liveness.Dead}

@@ -56,7 +56,8 @@ type TopicConfig struct {
 	// than 100,000 in all topics together. Default 1.
 	Partitions uint32
 	// Replicas is how many nodes hold each partition: 1 to the number of
-	// members. Default 3, or the number of members if that is smaller.
+	// members. Default 3, or the number of members if that is smaller. If too few of
+	// them are not on their way out, a creation is refused with ErrTooFewNodes.
 	Replicas uint32
 	// MaxBatchBytes bounds a batch of records as it is stored, in bytes:
 	// 1 KiB to 16 MiB. Default 1 MiB.
