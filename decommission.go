@@ -91,6 +91,8 @@ type ReplicaMove struct {
 	To NodeID
 }
 
+func (m ReplicaMove) String() string { return fmt.Sprintf("%v to %v", m.TopicPartition, m.To) }
+
 // DecommissionPlan is what a decommission would do.
 type DecommissionPlan struct {
 	Name string
