@@ -77,6 +77,9 @@ func (c *Core) yield() {
 		_ = c.Transfer(to) // refused: the next tick asks another
 		return
 	}
+	if y.resigned && !stalled && len(c.contacts.peers) == 0 {
+		return // it has just won, and nobody has answered yet; raft's own check ends that
+	}
 	if stalled || y.resigned {
 		y.muted = c.othersVote()
 		y.resigned = y.resigned && y.muted // the last other voter may have gone since

@@ -65,6 +65,27 @@ func TestResignToTheFirstThatIsThere(t *testing.T) {
 	}
 }
 
+// A leader that has just won knows nobody yet who is there: it waits for the first
+// answer, and not for an election.
+//
+// Property: R16, H10 (red: silence at once)
+func TestResignOfOneThatHasJustWon(t *testing.T) {
+	b := newBench(t, CoreOptions{}, 1, 2, 3)
+	leader := b.cores[1]
+	b.drop = func(m anyMessage) bool { return m.GetType() == pb.MsgAppResp }
+	for i := 0; i < 100 && !leader.core.Status().Role.IsLeader(); i++ {
+		b.tick(1, 1)
+	}
+	require.NoError(t, leader.core.Resign())
+	b.settle()
+	b.drop = nil
+	for range 4 { // of the other side no time passes: nobody campaigns by itself
+		b.tick(1, 1)
+	}
+	require.NotZero(t, b.leads(1))
+	require.False(t, leader.core.Status().Role.IsLeader())
+}
+
 // If nobody takes over the leader falls silent, and stays so: the others elect.
 //
 // Property: R16 (red: no silence after the last refusal)
