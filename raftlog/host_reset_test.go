@@ -52,7 +52,7 @@ func newReplaced(t *testing.T, seed uint64) *replaced {
 	require.NoError(t, err)
 	r.begin = raftlog.Begin{Reset: 7, Index: st.Log.LastIndex, Term: st.Log.LastTerm, NextOffset: st.Log.NextOffset, Conf: st.Conf}
 	r.term = st.Hard.Term
-	r.state = append([]string(nil), r.registers[leader.id-1].present...)
+	r.state = slices.Clone(r.registers[leader.id-1].upTo(st.Log.LastIndex))
 	return r
 }
 
@@ -102,7 +102,7 @@ func (r *replaced) agree() {
 			require.Less(r.t, i, 400, "%v does not get there: %+v", n.id, n.groups[1].Status())
 			time.Sleep(tick)
 		}
-		require.Equal(r.t, r.registers[0].present[:last-1], r.registers[n.id-1].present[:last-1], "%v", n.id)
+		require.Equal(r.t, r.registers[0].upTo(last), r.registers[n.id-1].upTo(last), "%v", n.id)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stelelog/stele/internal/simfs"
@@ -15,7 +16,8 @@ import (
 // something that is not the log.
 type register struct {
 	t       *testing.T
-	saved   []string // durable, with
+	mu      sync.Mutex // of present: a group may apply while a test looks
+	saved   []string   // durable, with
 	index   raftlog.Index
 	present []string // by index from 2 on
 	last    raftlog.Index
@@ -27,13 +29,22 @@ func (r *register) Apply(entries []raftlog.Entry, results []raftlog.Result) erro
 			return fmt.Errorf("entry %d after %d", e.Index, r.last)
 		}
 		r.last = e.Index
+		r.mu.Lock()
 		r.present = append(r.present, string(e.Data))
+		r.mu.Unlock()
 		results[i].Value = len(r.present)
 	}
 	return nil
 }
 
 func (r *register) Applied(raftlog.Index) {}
+
+// upTo returns what was applied up to an index.
+func (r *register) upTo(last raftlog.Index) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.present[: last-1 : last-1]
+}
 
 // save makes the state up to some index durable.
 func (r *register) save(upTo raftlog.Index) {
