@@ -35,6 +35,9 @@ var (
 	// it voted for. The way on is to move the node's directory away and to
 	// start it as a new life. Refused.
 	ErrLogLost = raftlog.Refused(errors.New("metastore: the state was applied from a raft log that is gone: move this node's directory away and let it start anew"))
+	// ErrStateLost: the raft log begins behind what the state has, because a state
+	// that was further had what came before. The way on is the same. Refused.
+	ErrStateLost = raftlog.Refused(errors.New("metastore: the raft log goes on from a state that is gone: move this node's directory away and let it start anew"))
 )
 
 // Refusals of changes of members and moves. Those that are Retry may be granted

@@ -22,7 +22,7 @@ import (
 //	4  the old state is removed
 //
 // A crash before 2 leaves a staged state, marked or not, that the journal does
-// not name: it is removed. A crash between 2 and 3 leaves a mark that the journal
+// not name: it is removed, once the state in use was found to fit the log. A crash between 2 and 3 leaves a mark that the journal
 // names: open does 3. After 3 there is at most an old state to be removed. The
 // database is synced in 1 before the journal in 2, and its log is one sequence,
 // so the marked state is there when the frame is.
@@ -89,25 +89,36 @@ func (d *database) readGeneration() error {
 	return nil
 }
 
-// settle finishes or undoes what a crash left of a snapshot. reset is the id of
-// the reset that began this replica's log, as the journal has it; 0: none did.
-func (d *database) settle(reset uint64) error {
+// settle finishes a snapshot that a crash interrupted behind its step 2. reset is
+// the id of the reset that began this replica's log, as the journal has it; 0: none
+// did. It changes nothing if the state, the one in use or the one to be, is one that
+// a build which applies commands up to newest cannot read.
+func (d *database) settle(reset uint64, newest CommandType) error {
 	return d.run(func() error {
-		v, err := getPebble(d.pebble, []byte(markKey))
-		if err != nil {
+		if err := mayRead(d.newest(), newest); err != nil {
 			return err
 		}
-		if v != nil {
-			m, err := decodeMark(v)
-			if err != nil {
-				return err
-			}
-			if m.switches(d.generation(), reset) {
-				return d.use(m.generation)
-			}
-			if err := d.commit(pebble.NoSync, func(b *pebble.Batch) error { return b.Delete([]byte(markKey), nil) }); err != nil {
-				return err
-			}
+		v, err := getPebble(d.pebble, []byte(markKey))
+		if v == nil || err != nil {
+			return err
+		}
+		m, err := decodeMark(v)
+		if err != nil || !m.switches(d.generation(), reset) {
+			return err
+		}
+		if err := mayRead(stateView{d.pebble, m.generation}, newest); err != nil {
+			return err
+		}
+		return d.use(m.generation)
+	})
+}
+
+// tidy removes what a snapshot left that was not to be, or an old state, once the
+// group is open over the state in use: an open that is refused leaves all of it.
+func (d *database) tidy() error {
+	return d.run(func() error {
+		if err := d.commit(pebble.NoSync, func(b *pebble.Batch) error { return b.Delete([]byte(markKey), nil) }); err != nil {
+			return err
 		}
 		return d.removeOthers()
 	})

@@ -62,23 +62,33 @@ func openMachine(db *database, newest CommandType, log *zap.Logger) (*machine, e
 // loadState reads the applied state and the catalog of a view, for a build that
 // applies commands up to newest.
 func loadState(v view, newest CommandType) (applied, *catalog, error) {
-	t := newTx(v)
-	at, ok := t.applied()
-	if ok {
-		if f := t.format(); t.err == nil {
-			if err := f.know(newest); err != nil {
-				return at, nil, err
-			}
-		}
-		if k := t.cluster(); k.Version > VersionOf(newest) {
-			return at, nil, &NewerStateError{"cluster version", k.Version, VersionOf(newest)}
-		}
+	if err := mayRead(v, newest); err != nil {
+		return applied{}, nil, err
 	}
+	t := newTx(v)
+	at, _ := t.applied()
 	if t.err != nil {
 		return at, nil, t.err
 	}
 	c, err := loadCatalog(v)
 	return at, c, err
+}
+
+// mayRead refuses a state in which there may be what a build that applies commands
+// up to newest does not know (*NewerStateError).
+func mayRead(v view, newest CommandType) error {
+	t := newTx(v)
+	if _, ok := t.applied(); ok {
+		if f := t.format(); t.err == nil {
+			if err := f.know(newest); err != nil {
+				return err
+			}
+		}
+		if k := t.cluster(); k.Version > VersionOf(newest) {
+			return &NewerStateError{"cluster version", k.Version, VersionOf(newest)}
+		}
+	}
+	return t.err
 }
 
 // seed makes the state at index 1, or checks that the state began with this

@@ -3,6 +3,7 @@ package metastore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"go.uber.org/zap"
@@ -44,8 +45,10 @@ type openGroup func(raftlog.GroupOptions) (group, error)
 // waits for no other node; see CaughtUp. A snapshot that a crash interrupted is
 // finished or removed. ctx bounds opening alone.
 //
-// ErrLogLost: the group's log is gone; *NewerStateError: a newer build wrote the
-// database. Both leave it untouched.
+// ErrLogLost: the group's log is gone, or ends before what the state has; ErrStateLost:
+// the log begins behind the state; *NewerStateError: a newer build wrote the
+// database, or the snapshot that would be the state. The last leaves the database
+// untouched, the others all that it holds.
 func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.Host == nil {
 		return nil, invalid("Config.Host", "", "not nil")
@@ -76,12 +79,16 @@ func open(ctx context.Context, config Config, openGroup openGroup) (*Store, erro
 }
 
 func openOn(ctx context.Context, db *database, config Config, openGroup openGroup) (*Store, error) {
-	if err := db.settle(lastReset(&config)); err != nil {
+	reset, start := logOf(&config)
+	if err := db.settle(reset, config.Newest); err != nil {
 		return nil, err
 	}
 	m, err := openMachine(db, config.Newest, config.Logger)
 	if err != nil {
 		return nil, err
+	}
+	if m.applied().Index == 0 && (reset != 0 || start > config.Genesis.Begin().Index) {
+		return nil, ErrStateLost // to be told before anything is made that stands for it
 	}
 	m.watch = invariant.From(ctx).State
 	if err := m.seed(config.Genesis); err != nil {
@@ -104,9 +111,10 @@ func openOn(ctx context.Context, db *database, config Config, openGroup openGrou
 	g, err := openGroup(options)
 	if err != nil {
 		s.stop(ErrClosed)
-		if errors.Is(err, raftlog.ErrUnknownReplica) && options.Create == nil {
-			err = ErrLogLost
-		}
+		return nil, whatIsLost(err)
+	}
+	if err := db.tidy(); err != nil {
+		s.stop(ErrClosed)
 		return nil, err
 	}
 	s.group.set(g)
@@ -119,18 +127,29 @@ func openOn(ctx context.Context, db *database, config Config, openGroup openGrou
 	return s, nil
 }
 
-// lastReset returns the id of the reset that began this replica's log, 0 if none
-// did.
-func lastReset(config *Config) uint64 {
-	if config.Host == nil {
-		return 0
+// whatIsLost gives an error of the group's open its name, and with it advice.
+func whatIsLost(err error) error {
+	var state *raftlog.StateError
+	switch {
+	case errors.As(err, &state) && state.MachineLost:
+		return fmt.Errorf("%w (%w)", ErrStateLost, err)
+	case errors.As(err, &state), errors.Is(err, raftlog.ErrUnknownReplica): // the state has applied something of a log
+		return fmt.Errorf("%w (%w)", ErrLogLost, err)
 	}
-	for _, st := range config.Host.Replicas() {
-		if st.Replica == config.Replica {
-			return st.Log.Reset
+	return err
+}
+
+// logOf says what this replica's log begins with: the id of a reset, 0: of none,
+// and the index that it begins after, 0 if there is no log.
+func logOf(config *Config) (reset uint64, start raftlog.Index) {
+	if config.Host != nil {
+		for _, st := range config.Host.Replicas() {
+			if st.Replica == config.Replica {
+				return st.Log.Reset, st.Log.StartIndex
+			}
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // options are those to open the group with, over the state as it is now.

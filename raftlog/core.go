@@ -86,6 +86,9 @@ type StateError struct {
 	Group   GroupID
 	Replica ReplicaID
 	Reason  string
+	// MachineLost: what is gone is of the state machine's state, whose log goes on
+	// from there; else it is of the log.
+	MachineLost bool
 }
 
 func (e *StateError) Error() string {
@@ -206,7 +209,10 @@ func NewCore(cfg CoreConfig) (c *Core, err error) {
 		return fail("entry %d was committed, the last one is %d", commit, last)
 	}
 	if applied < log.StartIndex {
-		return fail("its state machine is at %d, its log starts after %d", applied, log.StartIndex)
+		return nil, &StateError{
+			Group: st.Group, Replica: st.Replica, MachineLost: true,
+			Reason: fmt.Sprintf("its state machine is at %d, its log starts after %d", applied, log.StartIndex),
+		}
 	}
 	if lastTerm > st.Hard.Term {
 		st.Hard.Term, st.Hard.Vote = lastTerm, 0
