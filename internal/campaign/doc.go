@@ -49,6 +49,7 @@
 //	go run ./internal/campaign -story grow
 //	go run ./internal/campaign -story harm -times 2 -seed 3
 //	go run ./internal/campaign -story mix -rounds 60 -seed 3
+//	go run ./internal/campaign -story upgrade
 //
 //	rolling   5 nodes; each is stopped in good order and started again, one after the
 //	          other; then each is killed (kill -9) and started again
@@ -58,6 +59,11 @@
 //	harm      nodes join and leave, and are killed, paused, wiped or dead meanwhile, as is
 //	          who leads: harm.go has the steps, and the seed their moments
 //	mix       rounds, of which every third is one of these steps
+//	upgrade   2 nodes of an earlier release and one of this build found a cluster. That one
+//	          goes back to the earlier release; then each is replaced by this build, one
+//	          after the other, one of them by kill -9, one of them twice, because it went
+//	          back. Through every node a topic is created after each step. Only with the
+//	          last one the cluster's version rises, and a fourth can join
 //
 // Each step tells how long it took, and the longest pause between two records that
 // were acknowledged, of each partition. For that, records are written to each

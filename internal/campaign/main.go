@@ -38,6 +38,7 @@ func main() {
 	flag.StringVar(&o.network, "network", "auto", "auto: namespaces and cut links if root on Linux; on: those or an error; off: loopback")
 	flag.StringVar(&o.dir, "dir", "", "where the nodes have their directories (default: a temporary one, which goes away if all is well)")
 	flag.StringVar(&o.binary, "binary", "", "the program examples/cluster (default: it is built)")
+	flag.StringVar(&o.old, "old", "", "for -story upgrade: that program as of an earlier release (default: it is built from the history of this repository)")
 	flag.StringVar(&o.out, "out", "", "append a JSON line for each round to this file")
 	flag.Parse()
 	if known(o.story) {
@@ -58,7 +59,7 @@ type options struct {
 	rounds, first, nodes, partitions, inspect int
 	seed                                      uint64
 	pause, soakFor                            time.Duration
-	network, dir, binary, out, story          string
+	network, dir, binary, old, out, story     string
 	times                                     int
 }
 
@@ -76,6 +77,8 @@ func (o *options) validate() error {
 		return fmt.Errorf("-story %q: want one of %s", o.story, storyNames())
 	case o.times < 1 || o.times > 1000:
 		return fmt.Errorf("-times %d: want 1 to 1000", o.times)
+	case o.old != "" && o.story != upgradeName:
+		return fmt.Errorf("-old %s: want it with -story %s only", o.old, upgradeName)
 	case o.inspect < 1 || o.pause < 0 || o.soakFor < 0:
 		return fmt.Errorf("-inspect %d -pause %v -soak %v: want at least 1, at least 0, at least 0", o.inspect, o.pause, o.soakFor)
 	case !slices.Contains([]string{"auto", "on", "off"}, o.network):
@@ -122,6 +125,11 @@ func run(ctx context.Context, o options) (err error) {
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("build examples/cluster: %w", err)
+		}
+	}
+	if o.story == upgradeName && o.old == "" {
+		if o.old, err = buildOld(ctx, o.dir); err != nil {
+			return err
 		}
 	}
 	w, err := o.newNetwork()
@@ -174,6 +182,11 @@ func (o *options) newNetwork() (*network, error) {
 }
 
 func (c *campaign) run(ctx context.Context) error {
+	if c.story == upgradeName {
+		for _, i := range c.cluster.members()[:2] { // they found the cluster with one of this build
+			c.cluster.nodes[i].runs(c.cluster.binary, c.old)
+		}
+	}
 	if err := c.startAll(ctx); err != nil {
 		return err
 	}
@@ -244,9 +257,11 @@ func (c *campaign) await(ctx context.Context, f func(ctx context.Context, node i
 	return errors.Join(errs...)
 }
 
-func (c *campaign) create(ctx context.Context) error {
+func (c *campaign) create(ctx context.Context) error { return c.createTopic(ctx, 0, topicName) }
+
+func (c *campaign) createTopic(ctx context.Context, node int, name string) error {
 	body := strings.NewReader(fmt.Sprintf(`{"partitions": %d, "replicas": %d}`, c.partitions, c.replicas()))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.cluster.nodes[0].http+"/topics/"+topicName, body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.cluster.nodes[node].http+"/topics/"+name, body)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ const (
 // clusterState is the cluster as its members describe it.
 type clusterState struct {
 	Leader  string
+	Version uint64 // what all members agreed to apply
 	Members []memberState
 	Moves   []moveState
 }

@@ -26,6 +26,7 @@ func stories() []story {
 		{"grow", "3 nodes become 7, and 3 again, of which two are others", 3, 4, growStory},
 		{"harm", "as grow, in another order, and whoever matters is killed, paused, wiped or dead meanwhile", 3, 4, harmStory},
 		{"mix", "rounds as without a story, of which every third is a step of harm", 3, 4, mixStory},
+		{upgradeName, "3 nodes of an earlier release become ones of this build, one after the other", 3, 1, upgradeStory},
 	}
 }
 
