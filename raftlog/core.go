@@ -335,6 +335,9 @@ func (c *Core) Step(m *pb.Message) {
 		return nil
 	})
 	c.contacts.heard(c, m)
+	if c.yielding.resigned && c.isLeader() {
+		c.yield() // it may have waited for somebody to hand over to
+	}
 	c.leaderSpoke(m)
 	c.findBehind()
 	c.teach(m)
