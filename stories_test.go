@@ -2,6 +2,8 @@ package stele_test
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,11 +13,22 @@ import (
 	"github.com/stelelog/stele/internal/testcluster"
 )
 
+var grows = flag.Uint64("grows", 1, "how often three nodes become five and three again")
+
 // Three nodes become five, lose the leader and a newcomer at one moment, get them
 // back, and become three again, under load all the while: nothing that was
 // acknowledged is lost.
+//
+//	go test . -run TestThreeFiveThree -grows=20
 func TestThreeFiveThree(t *testing.T) {
-	testcluster.Run(t, testcluster.Options{Seed: 41}, func(c *testcluster.Cluster) {
+	for i := range *grows {
+		seed := 41 + i
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { threeFiveThree(t, seed) })
+	}
+}
+
+func threeFiveThree(t *testing.T, seed uint64) {
+	testcluster.Run(t, testcluster.Options{Seed: seed}, func(c *testcluster.Cluster) {
 		t := c.T
 		c.StartAll()
 		mustCreate(c, 0, "orders", 6)

@@ -103,17 +103,23 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 			})
 		},
 		State: func(at raftlog.Index, hash uint64, err error) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if err != nil {
-				h.violate("metadata", "%s at %d: %v", l.name, at, err)
-			}
-			if other, ok := h.states[at]; ok && other != hash {
-				h.violate("R11", "%s: the metadata at %d differ from those of another node", l.name, at)
-			}
-			h.states[at] = hash
+			c.Acked(i, func() {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.state(l, at, hash, err)
+			})
 		},
 	}
+}
+
+func (h *history) state(l *life, at raftlog.Index, hash uint64, err error) {
+	if err != nil {
+		h.violate("metadata", "%s at %d: %v", l.name, at, err)
+	}
+	if other, ok := h.states[at]; ok && other != hash {
+		h.violate("R11", "%s: the metadata at %d differ from those of another node", l.name, at)
+	}
+	h.states[at] = hash
 }
 
 func (h *history) step(l *life, s *raftlog.Status, e *raftlog.Effects) {

@@ -114,11 +114,16 @@ func TestHistoryFindsABrokenNode(t *testing.T) {
 func TestHistoryFindsOtherMetadata(t *testing.T) {
 	h := newHistory()
 	c := &Cluster{history: h, members: []*Member{{Name: "node-1", history: h}, {Name: "node-2", history: h}}}
+	c.mu.down = map[int]bool{}
 	first, second := c.watch(0), c.watch(1)
 	first.State(5, 77, nil)
 	second.State(5, 77, nil)
 	first.State(6, 78, nil)
 	require.Empty(t, c.Violations())
+	c.mu.down[1] = true
+	second.State(6, 79, nil)
+	require.Empty(t, c.Violations(), "the moment whose disk survives is before that")
+	delete(c.mu.down, 1)
 	second.State(6, 79, nil)
 	require.Len(t, c.Violations(), 1)
 	require.Contains(t, c.Violations()[0], "R11: node-2: the metadata at 6 differ")
