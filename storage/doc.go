@@ -65,7 +65,9 @@
 //	a write or sync of a partition log    that log; Checkpoint reports it, and carries
 //	                                      what the log lacks to the next Open
 //	damage of journal or table            Open returns a *DamageError and changes nothing
-//	damage of a partition log             the reader of that range gets a *DamageError
+//	damage of a partition log             the reader of that range gets a *DamageError,
+//	                                      until a Verifier has written it again from
+//	                                      what another replica has (log_verify.go)
 //	a torn tail                           is cut: nothing was promised of it
 //	no room for a write                   nothing, while there is ballast to give back; then
 //	                                      as any failed write. Zeros that are written ahead

@@ -175,6 +175,21 @@ func closeAll(victims []*handle) {
 	}
 }
 
+// renew closes the file of the segment, once it is not pinned: the next pin opens
+// what is there by then.
+func (h *handles) renew(s *segment) {
+	h.mu.Lock()
+	var victims []*handle
+	if hd := s.handle; hd != nil {
+		h.removeLocked(hd)
+		if hd.pins == 0 {
+			victims = append(victims, hd)
+		}
+	}
+	h.mu.Unlock()
+	closeAll(victims)
+}
+
 // retire closes the file of the segment, once it is not pinned, for good.
 func (h *handles) retire(s *segment) {
 	h.mu.Lock()

@@ -161,16 +161,7 @@ func (g *StagedLog) decode(b []byte) ([]LogEntry, waypoint, error) {
 	entries := make([]LogEntry, 0, len(b)/walkChunk+1)
 	at := g.next
 	for len(b) > 0 {
-		f, size, err := decodeHeader(b, g.log.group)
-		if err == nil {
-			err = f.follows(at)
-		}
-		if err == nil && len(b) < frameHeader+size {
-			err = fmt.Errorf("entry %d is cut off", f.Index)
-		}
-		if err == nil {
-			err = f.setPayload(b, size)
-		}
+		f, size, err := nextFrame(b, g.log.group, at)
 		if err != nil {
 			return nil, at, err
 		}
@@ -181,6 +172,22 @@ func (g *StagedLog) decode(b []byte) ([]LogEntry, waypoint, error) {
 		at = at.behind(&f, size)
 	}
 	return entries, at, nil
+}
+
+// nextFrame returns the frame at the start of b, which is whole, right, and continues
+// a place; size is its payload's.
+func nextFrame(b []byte, g GroupID, at waypoint) (f FrameView, size int, err error) {
+	f, size, err = decodeHeader(b, g)
+	if err == nil {
+		err = f.follows(at)
+	}
+	if err == nil && len(b) < frameHeader+size {
+		err = fmt.Errorf("entry %d is cut off", f.Index)
+	}
+	if err == nil {
+		err = f.setPayload(b, size)
+	}
+	return f, size, err
 }
 
 // WriteAux is Log.WriteAux.
