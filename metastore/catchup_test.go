@@ -101,7 +101,7 @@ func newJoin(t *testing.T, seed uint64) *cluster {
 	return c
 }
 
-// Property: R32 (red: a node that joined began with a configuration; open: the change that adds it)
+// Property: R32 (red: a node that joined began with a configuration)
 // Property: C6 (red: the name of the database's directory was not synced)
 //
 // A replica that starts empty says nothing of what it does not know, gets the

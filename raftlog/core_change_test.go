@@ -12,7 +12,7 @@ import (
 
 func wish(n byte) ChangeID { return ChangeID{0: n, 15: 1} }
 
-// Property: R18, R30 (red: voters that are no learners taken in; the leader's own removal taken in; the count of voters left out; open: R30, which raft guards)
+// Property: R18 (red: voters that are no learners taken in; the leader's own removal taken in; the count of voters left out)
 func TestWhichChangesAreProposed(t *testing.T) {
 	conf := ConfState{Voters: []ReplicaID{1, 2, 3}, Learners: []ReplicaID{4}}
 	for name, c := range map[string]struct {

@@ -18,9 +18,9 @@ func program(seed uint64, seconds int) Options {
 }
 
 // Property: R10, R12, R16, R17, R18, R19, R20, R21, R24, R30 (red: as in TestMutantsAreFound; a change told to be
-// done once it is applied, before a quorum knows; a leave that only its own leader proposes; a change beside another,
-// with raft's own check off; appends after a resignation; open: R10, R30 and a leader that has committed nothing in
-// its term, which raft guards; wiped disks)
+// done once it is applied, before a quorum knows; a leave that only its own leader proposes; appends after a
+// resignation; and with raft itself changed: learners counted to a quorum; a joint change that skips its joint
+// configuration; a change beside another, or of a leader that has committed nothing in its term, and no check of ours)
 func TestPrograms(t *testing.T) {
 	n, virtual := span()
 	var sum Result

@@ -257,6 +257,14 @@ func (c *Cluster) Conf(group raftlog.GroupID) raftlog.ConfState {
 	return raftlog.ConfState{}
 }
 
+// Began reports whether a replica of a raft group ever ran.
+func (c *Cluster) Began(group raftlog.GroupID, replica raftlog.ReplicaID) bool {
+	c.history.mu.Lock()
+	defer c.history.mu.Unlock()
+	g := c.history.groups[group]
+	return g != nil && g.began[replica]
+}
+
 // takeDown fences member i: from now on nobody hears of it.
 func (c *Cluster) takeDown(i int) {
 	c.mu.Lock()

@@ -19,12 +19,18 @@ import (
 //
 //	R1   a term of a group has one leader
 //	R2   a replica grants its vote once a term, whatever disks and processes it had
+//	R7   a leader's commit rests on a quorum of voters that said that they hold it,
+//	     which no learner counts to (R10)
 //	R6   whoever is elected holds what was applied in earlier terms
 //	R8   terms, votes and commits of one process do not go back; a process begins
 //	     in no term below what an earlier one said
+//	R10  what a log holds up to what it knows to be committed, a learner's too, is
+//	     what is committed in every other one
 //	R11  the same entry is applied everywhere at an index, each in its turn, and
 //	     leads to the same configuration; the metadata are equal at equal indices
 //	R30  quorums of one configuration and the next meet
+//	R32  a replica that the creation of its group does not list begins with no
+//	     configuration
 //
 // and a replica that was in a configuration and is not any more never is again.
 type history struct {
@@ -40,6 +46,10 @@ type groupHistory struct {
 	said    map[raftlog.ReplicaID]raftlog.Term // newest in what a replica sent
 	entries map[raftlog.Index]seen
 	confs   []confAt
+	created *raftlog.ConfState // that of the creation, once a replica began with it
+	acks    map[raftlog.ReplicaID]ack
+	common  map[raftlog.Index]raftlog.Term // of what any log knew to be committed
+	began   map[raftlog.ReplicaID]bool
 	listed  map[raftlog.ReplicaID]bool // that ever were in a configuration
 }
 
@@ -51,6 +61,12 @@ type vote struct {
 type seen struct {
 	term raftlog.Term
 	hash uint64
+}
+
+// ack is up to where a replica said to hold the log of a term's leader.
+type ack struct {
+	term  raftlog.Term
+	index raftlog.Index
 }
 
 type confAt struct {
@@ -65,8 +81,13 @@ type life struct {
 }
 
 type replicaLife struct {
+	core    *raftlog.Core // a reset opens the replica anew
 	hard    storage.HardState
-	applied raftlog.Index // handed out to be applied; 0: nothing yet
+	applied raftlog.Index                  // handed out to be applied; 0: nothing yet
+	log     map[raftlog.Index]raftlog.Term // appended since core was opened
+	leads   raftlog.Term                   // of the last look, if it led then
+	commit  raftlog.Index                  // of the last look
+	conf    raftlog.ConfState              // of the last look
 }
 
 func newHistory() *history {
@@ -99,7 +120,7 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 			c.Acked(i, func() {
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				h.step(l, &s, e)
+				h.step(l, core, &s, e)
 			})
 		},
 		State: func(at raftlog.Index, hash uint64, err error) {
@@ -122,12 +143,13 @@ func (h *history) state(l *life, at raftlog.Index, hash uint64, err error) {
 	h.states[at] = hash
 }
 
-func (h *history) step(l *life, s *raftlog.Status, e *raftlog.Effects) {
+func (h *history) step(l *life, core *raftlog.Core, s *raftlog.Status, e *raftlog.Effects) {
 	g := h.groups[s.Group]
 	if g == nil {
 		g = &groupHistory{
 			leaders: map[raftlog.Term]raftlog.ReplicaID{}, votes: map[vote]raftlog.ReplicaID{}, said: map[raftlog.ReplicaID]raftlog.Term{},
-			entries: map[raftlog.Index]seen{}, listed: map[raftlog.ReplicaID]bool{},
+			entries: map[raftlog.Index]seen{}, listed: map[raftlog.ReplicaID]bool{}, began: map[raftlog.ReplicaID]bool{},
+			acks: map[raftlog.ReplicaID]ack{}, common: map[raftlog.Index]raftlog.Term{},
 		}
 		h.groups[s.Group] = g
 	}
@@ -140,6 +162,10 @@ func (h *history) step(l *life, s *raftlog.Status, e *raftlog.Effects) {
 			h.violate("R8", "%s: begins in term %d and spoke in %d", who, s.Term, r.hard.Term)
 		}
 	}
+	if r.core != core || r.log == nil {
+		r.core, r.log = core, map[raftlog.Index]raftlog.Term{}
+	}
+	h.begins(g, who, s)
 	if len(g.confs) == 0 && len(s.Conf.Voters) > 0 {
 		g.confs = []confAt{{s.Applied, s.Conf}}
 		g.list(s.Conf)
@@ -156,6 +182,51 @@ func (h *history) step(l *life, s *raftlog.Status, e *raftlog.Effects) {
 	}
 	if s.Role.IsLeader() && s.Failed == nil {
 		h.leads(g, who, s)
+		h.commits(g, r, who, s)
+	} else {
+		r.leads = 0
+	}
+	r.commit, r.conf = s.Commit, s.Conf
+}
+
+// creationIndex is up to where a log is part of its group's creation.
+const creationIndex raftlog.Index = 1
+
+// begins checks the first that is seen of a replica.
+func (h *history) begins(g *groupHistory, who string, s *raftlog.Status) {
+	if g.began[s.Replica] {
+		return
+	}
+	g.began[s.Replica] = true
+	if len(s.Conf.Voters) == 0 || s.Applied > creationIndex {
+		return // empty, or after a forced recovery, which begins another history
+	}
+	if g.created == nil {
+		g.created = &s.Conf
+	}
+	if !invariant.Same(*g.created, s.Conf) || !slices.Contains(invariant.Everyone(s.Conf), s.Replica) {
+		h.violate("R32", "%s: begins with %+v, the group was created with %+v", who, s.Conf, *g.created)
+	}
+}
+
+// commits checks what the commit of a leader rests on.
+func (h *history) commits(g *groupHistory, r *replicaLife, who string, s *raftlog.Status) {
+	if r.leads != s.Term { // what it knew before
+		r.leads = s.Term
+		return
+	}
+	if s.Commit <= r.commit {
+		return
+	}
+	holds := func(id raftlog.ReplicaID) bool {
+		if id == s.Replica {
+			return s.Durable >= s.Commit
+		}
+		said := g.acks[id]
+		return said.term == s.Term && said.index >= s.Commit
+	}
+	if !invariant.Quorum(s.Conf, holds) && !invariant.Quorum(r.conf, holds) {
+		h.violate("R7", "%s: commits %d in term %d without a quorum of %+v", who, s.Commit, s.Term, s.Conf)
 	}
 }
 
@@ -179,6 +250,25 @@ func (h *history) append(g *groupHistory, r *replicaLife, who string, a *raftlog
 		h.violate("R8", "%s: goes from commit %d to %d", who, was.Commit, is.Commit)
 	}
 	r.hard = is
+	for _, e := range a.Frame.Entries {
+		if was, ok := r.log[e.Index]; ok && was != e.Term {
+			for i := e.Index + 1; r.log[i] != 0; i++ {
+				delete(r.log, i)
+			}
+		}
+		r.log[e.Index] = e.Term
+	}
+	for i := was.Commit + 1; i <= is.Commit; i++ {
+		term, ok := r.log[i]
+		if !ok {
+			continue // it was there when the process began
+		}
+		if other, ok := g.common[i]; ok && other != term {
+			h.violate("R10", "%s: knows entry %d of term %d to be committed, which is one of term %d elsewhere", who, i, term, other)
+		}
+		g.common[i] = term
+		delete(r.log, i)
+	}
 }
 
 func (h *history) sent(g *groupHistory, self raftlog.ReplicaID, who string, m *pb.Message) {
@@ -192,6 +282,11 @@ func (h *history) sent(g *groupHistory, self raftlog.ReplicaID, who string, m *p
 	case pb.MsgVoteResp:
 		if !m.GetReject() {
 			to = raftlog.ReplicaID(m.GetTo())
+		}
+	case pb.MsgAppResp:
+		now, said := ack{term, raftlog.Index(m.GetIndex())}, g.acks[self]
+		if !m.GetReject() && (now.term > said.term || now.term == said.term && now.index > said.index) {
+			g.acks[self] = now
 		}
 	}
 	g.said[self] = max(g.said[self], term)

@@ -30,6 +30,21 @@ func (s step) leading(term raftlog.Term, last raftlog.Index) step {
 	return s
 }
 
+func (s step) with(conf raftlog.ConfState) step { s.status.Conf = conf; return s }
+
+func (s step) committing(index, durable raftlog.Index) step {
+	s.status.Commit, s.status.Durable = index, durable
+	return s
+}
+
+func (s step) acks(term, index uint64) step {
+	s = s.sending(pb.MsgAppResp, term, 1, false)
+	s.effects.Send[0].Index = new(index)
+	return s
+}
+
+func (s step) writing(a *raftlog.Append) step { s.effects.Append = a; return s }
+
 func (s step) applying(entries ...raftlog.Entry) step {
 	s.effects.Apply = entries
 	return s
@@ -57,7 +72,18 @@ func TestHistoryFindsABrokenNode(t *testing.T) {
 	to := func(index raftlog.Index, voters ...raftlog.ReplicaID) raftlog.Entry {
 		return raftlog.Entry{Index: index, Term: 3, Conf: &raftlog.ConfState{Voters: voters}}
 	}
-	const vote, grant, ask = pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVoteResp
+	const vote, grant, ask, ack = pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVoteResp, pb.MsgAppResp
+	three, four := step{by: 3, replica: 3}, step{by: 4, replica: 4}
+	conf := raftlog.ConfState{Voters: []raftlog.ReplicaID{1, 2, 3}, Learners: []raftlog.ReplicaID{4}}
+	joint := raftlog.ConfState{Voters: []raftlog.ReplicaID{1, 2, 4}, VotersOutgoing: []raftlog.ReplicaID{1, 2, 3}}
+	leads := one.leading(3, 9).with(conf)
+	log := func(hard storage.HardState, terms ...raftlog.Term) *raftlog.Append {
+		var entries []storage.Entry
+		for i, term := range terms {
+			entries = append(entries, storage.Entry{Index: raftlog.Index(2 + i), Term: term})
+		}
+		return &raftlog.Append{Frame: storage.Frame{Kind: storage.FrameAppend, Hard: hard, Entries: entries}}
+	}
 	for name, c := range map[string]struct {
 		steps []step
 		want  string // the property that the last step breaks; "": none does
@@ -87,6 +113,24 @@ func TestHistoryFindsABrokenNode(t *testing.T) {
 		"one voter more":                       {[]step{one.applying(to(5, 1, 2, 3), to(6, 1, 2, 3, 4))}, ""},
 		"another configuration":                {[]step{one.applying(to(5, 1, 2, 3)), two.applying(to(5, 1, 2, 4))}, "R11"},
 		"quorums that do not meet":             {[]step{one.applying(to(5, 1, 2, 3), to(6, 1, 4, 5))}, "R30"},
+		"a commit that a quorum holds":         {[]step{leads, two.acks(3, 5), leads.committing(5, 9)}, ""},
+		"a commit that a quorum said twice":    {[]step{leads, two.acks(3, 5), two.acks(3, 4), leads.committing(5, 9)}, ""},
+		"a commit that only the leader holds":  {[]step{leads, leads.committing(5, 9)}, "R7"},
+		"a commit that is not durable here":    {[]step{leads, two.acks(3, 5), leads.committing(5, 4)}, "R7"},
+		"a commit that a voter held once":      {[]step{leads, two.acks(2, 5), leads.committing(5, 9)}, "R7"},
+		"a commit that a voter refused":        {[]step{leads, two.sending(ack, 3, 1, true), leads.committing(5, 9)}, "R7"},
+		"a commit that a learner holds":        {[]step{leads, four.acks(3, 5), leads.committing(5, 9)}, "R7"},
+		"a commit of both halves":              {[]step{leads.with(joint), two.acks(3, 5), leads.with(joint).committing(5, 9)}, ""},
+		"a commit of one half":                 {[]step{leads.with(joint), four.acks(3, 5), leads.with(joint).committing(5, 9)}, "R7"},
+		"a commit that it knew before it led":  {[]step{leads.committing(5, 9)}, ""},
+		"the same log of a learner":            {[]step{one.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 3)), four.writing(log(storage.HardState{Term: 3, Commit: 2}, 3, 3))}, ""},
+		"another log of a learner":             {[]step{one.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 3)), four.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 2))}, "R10"},
+		"another log that is not committed":    {[]step{one.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 3)), four.writing(log(storage.HardState{Term: 3, Commit: 2}, 3, 2))}, ""},
+		"a log that was overwritten":           {[]step{one.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 3)), four.writing(log(storage.HardState{Term: 2}, 3, 2)), four.writing(log(storage.HardState{Term: 3, Commit: 3}, 3, 3))}, ""},
+		"begins as the creation says":          {[]step{one.with(conf), two.with(conf)}, ""},
+		"begins empty":                         {[]step{one.with(conf), three}, ""},
+		"begins as the creation does not say":  {[]step{one.with(conf), two.with(joint)}, "R32"},
+		"begins unlisted":                      {[]step{one.with(conf), step{by: 5, replica: 5}.with(conf)}, "R32"},
 		"who was out is in again":              {[]step{one.applying(to(5, 1, 2, 3), to(6, 1, 2), to(7, 1, 2, 3))}, "R12"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +141,7 @@ func TestHistoryFindsABrokenNode(t *testing.T) {
 					lives[s.by] = &life{name: fmt.Sprint("process ", s.by), replicas: map[raftlog.ReplicaID]*replicaLife{}}
 				}
 				s.status.Replica = s.replica
-				h.step(lives[s.by], &s.status, &s.effects)
+				h.step(lives[s.by], nil, &s.status, &s.effects)
 			}
 			if c.want == "" {
 				require.Empty(t, h.violations())
