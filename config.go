@@ -70,7 +70,7 @@ type Config struct {
 	// later versions (see package metastore) while this node is a member. It is
 	// refused meanwhile with a *ClusterVersionError that names this node. A directory
 	// that took part in a higher version is not opened. Default: the newest that
-	// this build knows, 2; 1 to that.
+	// this build knows, 3; 1 to that.
 	MaxVersion uint64
 	// InitialState is what the cluster begins with: given by each of its initial
 	// members, it is made once.

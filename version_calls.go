@@ -41,15 +41,19 @@ func unsupported(err error) bool {
 	return errors.As(err, &remote) && remote.Code == codeUnsupported
 }
 
+// firstVersion is that of a cluster of the first release; no later one has brought
+// another form of a call.
+const firstVersion = 1
+
 // forms are a request as it is to be sent to a node that announced a version (0:
 // none), and, if that may not know it, as it is to be sent then. Of a produce or
 // fetch that costs a look at the method.
 func forms(announced func() uint64, method string, req []byte) (first, then []byte) {
-	older, has := membership.OlderForm(metastore.NewestVersion-1, method, req)
+	older, has := membership.OlderForm(firstVersion, method, req)
 	switch {
 	case !has:
 		return req, nil
-	case announced() == 1:
+	case announced() == firstVersion:
 		return older, nil
 	}
 	return req, older

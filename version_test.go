@@ -145,7 +145,7 @@ func holdsBack(t *testing.T, older *firstRelease) {
 		c.Start(1)
 		c.WaitReady() // the joiner, too
 		for i := range c.Size() {
-			require.Equal(t, uint64(2), version(c, i))
+			require.Equal(t, uint64(3), version(c, i))
 			l.Verify(i)
 		}
 	})
@@ -161,7 +161,7 @@ func TestAnOlderNodeStaysOut(t *testing.T) {
 		t := c.T
 		c.StartAll()
 		mustCreate(c, 0, "orders", 2)
-		c.Eventually(func() bool { return version(c, 0) == 2 }, "the version is raised")
+		c.Eventually(func() bool { return version(c, 0) == 3 }, "the version is raised")
 		joiner := c.Add()
 		c.Start(joiner)
 		require.ErrorContains(t, notReady(c, joiner), "start a newer build")

@@ -31,6 +31,7 @@ type cluster struct {
 	nodes map[raftlog.NodeID]*node // running
 	disks map[raftlog.NodeID]*simfs.FS
 
+	away      map[raftlog.NodeID]bool // cut off from the others
 	joins     map[raftlog.NodeID]bool // begin empty
 	change    func(*metastore.Config) // of each node, if set
 	noStreams atomic.Bool
@@ -115,7 +116,7 @@ func (c *cluster) crash(id raftlog.NodeID, survival simfs.Survival) {
 // Send is the node's raftlog.Sender.
 func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
 	clock.System().AfterFunc(time.Millisecond, func() {
-		if target := n.cluster.node(to); target != nil && n.cluster.node(n.id) == n {
+		if target := n.cluster.node(to); target != nil && n.cluster.node(n.id) == n && !n.cluster.parts(n.id, to) {
 			target.host.HandleFrame(n.id, frame)
 		}
 	})
@@ -124,7 +125,7 @@ func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
 // Call is the node's metastore.Caller.
 func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	target := n.cluster.node(to)
-	if target == nil {
+	if target == nil || n.cluster.parts(n.id, to) {
 		return nil, raftlog.Retry(errors.New("it cannot be reached"))
 	}
 	response, err := target.meta.HandleCall(ctx, n.id, method, request)
@@ -132,6 +133,20 @@ func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, reque
 		return nil, raftlog.Unknown(errors.New("the connection broke"))
 	}
 	return response, err
+}
+
+// parts reports whether nothing goes between two nodes.
+func (c *cluster) parts(a, b raftlog.NodeID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return a != b && (c.away[a] || c.away[b])
+}
+
+// cut takes a node away from the others, or brings it back.
+func (c *cluster) cut(id raftlog.NodeID, away bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.away = map[raftlog.NodeID]bool{id: away}
 }
 
 func pass(d time.Duration) { <-clock.System().NewTimer(d).C() }

@@ -48,7 +48,7 @@ func decodeCommand(b []byte, newest CommandType) (command, error) {
 		return nil, d.err
 	}
 	kind, version := CommandType(binary.BigEndian.Uint16(head)), head[2]
-	if kind == 0 || kind > newest || version == 0 || version > commandVersion {
+	if kind == 0 || kind > newest || kind == typeConfirms || version == 0 || version > commandVersion {
 		return nil, &UnknownCommandError{uint16(kind), version}
 	}
 	c := d.command(kind)

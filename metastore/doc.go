@@ -94,6 +94,14 @@
 // person ends that (EndHold), what was set aside is held, and nothing may be
 // destroyed (recover.go).
 //
+// # Proofs
+//
+// What is destroyed for ever needs more than this node's word. Confirm makes a
+// linearizable read, looks at this node's state behind it, and asks the voters of
+// group 1 what theirs says; with a majority, and nobody against it, it gives out a
+// proof, which the calls that destroy demand (confirm.go says why that is enough).
+// Whatever goes wrong, there is no proof, and the bytes stay.
+//
 // # What may be answered
 //
 // After a restart the state is old, and nobody can tell from it how old. Until
@@ -122,6 +130,7 @@
 //	in Pebble      each call   is the only one to touch Pebble       with the call
 //	watchDatabase  Open        says when the database fails          ends when it has, or by Close
 //	followMembers  Open        gives the raft group its peers        Close
+//	questions      Confirm     asks one voter each                   with the call
 //	of Pebble      Open        flushes, compactions                  Close
 //
 // The database may fail: a write did not reach the disk, or what is read is

@@ -282,6 +282,8 @@ type fakeCluster struct {
 	// fault, if set, may end a call between nodes before or after it was
 	// handled.
 	fault func(to raftlog.NodeID, handled bool) error
+	// tamper, if set, changes the answer to a call.
+	tamper func(to raftlog.NodeID, response []byte) []byte
 }
 
 // fakeNode is one node: its group, its caller and its store.
@@ -559,7 +561,7 @@ func (n *fakeNode) TrimLog(raftlog.Index, int64, int64) error { return nil }
 func (n *fakeNode) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	c := n.cluster
 	c.mu.Lock()
-	target, fault, silent := c.nodes[to], c.fault, c.silent == to
+	target, fault, silent, tamper := c.nodes[to], c.fault, c.silent == to, c.tamper
 	c.mu.Unlock()
 	if silent {
 		<-ctx.Done()
@@ -573,6 +575,9 @@ func (n *fakeNode) Call(ctx context.Context, to raftlog.NodeID, method string, r
 	response, err := target.store.HandleCall(ctx, n.member.Node, method, request)
 	if err == nil && fault != nil {
 		err = fault(to, true)
+	}
+	if err == nil && tamper != nil {
+		response = tamper(to, response)
 	}
 	return response, err
 }

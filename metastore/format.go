@@ -1,7 +1,7 @@
 package metastore
 
 // Formats, layout version 1. What comes with commands above 9 is of cluster
-// version 2: there is none of it in a cluster that is at 1. Integers are unsigned varints in their shortest
+// version 2, above 21 of version 3: there is none of it in a cluster that is below. Integers are unsigned varints in their shortest
 // form unless a size is given (u16, u32, u64: big-endian); id is 16 bytes, str
 // a varint length and that many bytes, "n x" a varint count and that many x.
 // Every value has exactly one encoding. What a decoder does not know it
@@ -42,6 +42,8 @@ package metastore
 //	                   go on from one replica; those of which none is left. Never proposed:
 //	                   a forced recovery writes it into the log (recover.go)
 //	21 end hold        epoch                            destruction is held no longer
+//	22                 none: it is never in a log. A build announces it, or a later one,
+//	                   that is of version 3 and so answers "meta.confirm"
 //
 //	stamp  = milliseconds since 1970 by the clock of the leader that proposed
 //	member = node replica nonce:id name:str addr:str
@@ -125,6 +127,22 @@ package metastore
 //	      5 each      n { 0 or 1, error as above }      0: done
 //	      6 move      index partition-value
 //	      7 flag      0 or 1
+//
+// A call "meta.confirm", of version 3: the request is
+//
+//	1 nonce:id epoch replica index n {voter} n {outgoing voter} kind(1) ...
+//
+//	 kind 1 incarnation:id    is dead
+//	      2 group replica     is removed
+//
+// epoch: recovery epoch; replica: of group 1, that is asked; index: what the
+// answer has to cover; the voters, and the outgoing ones while joint, are those as
+// of it. The answer is
+//
+//	1 nonce:id epoch replica applied says(1)
+//
+//	 says 1 yes                 3 not that far yet   5 another recovery epoch   7 another replica
+//	      2 no, at that index   4 held               6 other voters
 const (
 	layoutVersion    = 1
 	snapshotVersion  = 1
@@ -167,8 +185,10 @@ const (
 	typeSeed             CommandType = 19
 	typeRecover          CommandType = 20
 	typeEndHold          CommandType = 21
+	// typeConfirms is no command: see above.
+	typeConfirms CommandType = 22
 )
 
 // NewestCommand is the newest command that this build applies: what a node
 // announces when it joins and with its heartbeats.
-const NewestCommand = typeEndHold
+const NewestCommand = typeConfirms

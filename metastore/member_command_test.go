@@ -81,7 +81,7 @@ func TestVersionOneKnowsNothingOfVersionTwo(t *testing.T) {
 }
 
 func TestWhatABuildCanBePartOf(t *testing.T) {
-	for newest, version := range map[CommandType]uint64{0: 1, typeCreateLimited: 1, typeSeed: 1, typeRecover: 1, typeEndHold: 2, typeEndHold + 1: 2} {
+	for newest, version := range map[CommandType]uint64{0: 1, typeCreateLimited: 1, typeSeed: 1, typeRecover: 1, typeEndHold: 2, NewestCommand: 3, NewestCommand + 1: 3} {
 		require.Equal(t, version, VersionOf(newest), "%d", newest)
 	}
 	require.Equal(t, uint64(NewestVersion), VersionOf(NewestCommand))
@@ -128,8 +128,8 @@ func TestALifeGetsOneNodeID(t *testing.T) {
 		require.Equal(t, field, invalid.Field)
 	}
 	older := joins(6)
-	older.Newest = NewestCommand - 1
-	require.Equal(t, &OlderReleaseError{NewestCommand - 1, NewestCommand}, v.refuses(t, older))
+	older.Newest = typeEndHold - 1
+	require.Equal(t, &OlderReleaseError{typeEndHold - 1, typeEndHold}, v.refuses(t, older))
 }
 
 // TestANameIsTakenOverOnlyFromASilentLife: what is heard of the old life first

@@ -82,7 +82,7 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 		}
 		require.Equal(t, last, c.last())
 		var invalid *InvalidError
-		require.ErrorAs(t, c.nodes[1].store.SetVersion(t.Context(), 3), &invalid)
+		require.ErrorAs(t, c.nodes[1].store.SetVersion(t.Context(), NewestVersion+1), &invalid)
 		require.Equal(t, uint64(1), c.nodes[3].store.ClusterVersion())
 		require.Equal(t, typeGenesis, c.nodes[3].store.NewestApplied())
 		require.NoError(t, c.nodes[1].store.SetVersion(t.Context(), 2))

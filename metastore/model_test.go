@@ -182,8 +182,8 @@ func (m *model) admit(c admit) (any, error) {
 		}
 	}
 	switch {
-	case c.Newest < NewestCommand:
-		return nil, &OlderReleaseError{c.Newest, NewestCommand}
+	case c.Newest < typeEndHold: // the cluster is at version 2
+		return nil, &OlderReleaseError{c.Newest, typeEndHold}
 	case holder.Node != 0 && holder.Node != c.Replaces:
 		return nil, ErrNameTaken
 	case holder.Node != 0 && holder.Liveness.Stamp != c.Seen:

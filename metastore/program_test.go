@@ -110,7 +110,7 @@ func (p *program) draw(kind CommandType) command {
 			holder = 0
 		}
 		nonce := raftlog.Nonce{byte(rapid.IntRange(1, 20).Draw(p.T, "nonce"))}
-		newest := NewestCommand - CommandType(p.off())
+		newest := typeEndHold - CommandType(p.off())
 		return admit{Admission{name, nonce, "host:1", newest, rapid.Bool().Draw(p.T, "observer"), holder, p.stampOf(holder)}, Stamp(rapid.IntRange(1, 50).Draw(p.T, "stamp"))}
 	case typeHeartbeats:
 		c := make(heartbeats, rapid.IntRange(1, 3).Draw(p.T, "n"))

@@ -338,14 +338,18 @@ const MethodPropose = "meta.propose"
 // Calls are the calls and streams of this package, by the version of the cluster
 // that they came with.
 func Calls() map[string]uint64 {
-	return map[string]uint64{MethodPropose: 1, MethodSnapshot: 2}
+	return map[string]uint64{MethodPropose: 1, MethodSnapshot: 2, MethodConfirm: versionOfProofs}
 }
 
 // HandleCall answers a call of another node's store. It never calls further. An
 // error means that the call itself was wrong, or is not known to this build
 // (*UnsupportedError).
 func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
-	if method != MethodPropose {
+	switch method {
+	case MethodPropose:
+	case MethodConfirm:
+		return s.serveConfirm(ctx, from, request)
+	default:
 		return nil, &UnsupportedError{Call: method}
 	}
 	c, err := decodeCommand(request, s.config.Newest)

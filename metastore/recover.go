@@ -88,6 +88,10 @@ func EncodeRecovery(r RecoverySpec) ([]byte, error) {
 // those of the replicas of group 1 in the new epoch.
 func RecoveryID(epoch, n uint64) uint64 { return makeID(epoch, n) }
 
+// versionOfRecovery is the version to which a recovery raises the cluster: never
+// another one, since what is applied does not depend on who applies it.
+const versionOfRecovery = 2
+
 func (recovery) kind() CommandType { return typeRecover }
 
 func (c recovery) appendBody(b []byte) []byte {
@@ -160,7 +164,7 @@ func (c recovery) apply(t *tx) (any, error) {
 	if k.Epoch >= c.Epoch {
 		return nil, fmt.Errorf("%w: the recovery epoch is %d, that of the recovery %d", ErrStale, k.Epoch, c.Epoch)
 	}
-	k.Epoch, k.Version = c.Epoch, max(k.Version, NewestVersion)
+	k.Epoch, k.Version = c.Epoch, max(k.Version, versionOfRecovery)
 	t.put([]byte{tableCluster}, k.encode())
 	record := Recovery{Epoch: c.Epoch, Plan: c.Plan, Stamp: c.Stamp, DestructionHeld: true, Forced: c.Forced, Lost: c.Lost}
 	record.LeftBehind = c.settleMembers(t)

@@ -23,6 +23,7 @@ type Store struct {
 	sources   *sources
 	kick      chan struct{}       // of the gate
 	behind    chan raftlog.NodeID // a leader that has a snapshot for this replica
+	confirms  confirmCounters
 
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when the store is closed

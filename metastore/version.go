@@ -10,6 +10,7 @@ import (
 //	1  types up to 10   what the first release applies, and the command that
 //	                    raises the version, which needs the word of every member
 //	2  types up to 21   members, moves, seed, recovery
+//	3  types up to 22   proofs: every member answers questions of Confirm
 //
 // A command of a version that the cluster does not have is not proposed. One
 // that is in the log all the same is refused where it is applied; but then no
@@ -19,13 +20,16 @@ const (
 
 	// NewestVersion is the highest version of a cluster that this build can be part
 	// of.
-	NewestVersion = 2
+	NewestVersion = 3
 )
 
 // VersionOf returns the highest version of a cluster that a build can be part
 // of whose newest command is this one.
 func VersionOf(newest CommandType) uint64 {
-	if newest >= typeEndHold {
+	switch {
+	case newest >= NewestCommand:
+		return 3
+	case newest >= typeEndHold:
 		return 2
 	}
 	return firstVersion
@@ -34,20 +38,26 @@ func VersionOf(newest CommandType) uint64 {
 // NewestOf returns the newest command that is proposed in a cluster of a version:
 // as Config.Newest it makes a node one of the release that had that version.
 func NewestOf(version uint64) CommandType {
-	if version < 2 {
+	switch {
+	case version < 2:
 		return typeCreateLimited
+	case version == 2:
+		return typeEndHold
 	}
-	return typeEndHold
+	return NewestCommand
 }
 
 // needs returns the version that a cluster must have for a command. A recovery
 // raises the version itself: the members that it leaves all run a build that knows
 // it.
 func (c CommandType) needs() uint64 {
-	if c > typeSetVersion && c != typeRecover {
+	switch {
+	case c <= typeSetVersion || c == typeRecover:
+		return firstVersion
+	case c <= typeEndHold:
 		return 2
 	}
-	return firstVersion
+	return 3
 }
 
 // allowedAt refuses a command to a cluster of a lower version than it needs.
