@@ -37,8 +37,8 @@
 // verdict and the offsets. It is never truncated by a conflict. Its segments
 // are a function of the entries alone, so that replicas can be compared file by
 // file. Topic directories carry the incarnation of their topic in their name and
-// in a marker, which is compared at every open, and are moved into quarantine,
-// never unlinked, by name.
+// in a marker, which is compared at every open, and are moved into quarantine, by
+// name. What is there is unlinked only against a proof (destroy.go).
 //
 //	<dir>/LOCK  FORMAT  IDENTITY
 //	<dir>/journal/<number>.journal  checkpoint.0  checkpoint.1
@@ -46,6 +46,7 @@
 //	<dir>/topics/<name>@<incarnation>/<partition>.<replica>/   the partition logs
 //	<dir>/topics/<name>@<incarnation>/<partition>.<replica>/<reset>.reset/   since a reset
 //	<dir>/quarantine/<name>@<incarnation>~<n>/REASON
+//	<dir>/quarantine/<name>@<incarnation>.<partition>.<replica>~<n>/REASON
 //	<dir>/reserve/<n>.ballast    room for when the disk is full: reserve.go
 //
 // # Who may do what at the same time

@@ -12,7 +12,7 @@ import (
 // logSet is what the partition logs of a store share: their file handles, their
 // buffers, and who is open.
 //
-// Lock order: topics, Log.writing, Log.syncing, then any of the small ones (mu
+// Lock order: destroying, topics, Log.writing, Log.syncing, then any of the small ones (mu
 // of logSet, Log, segment, handles), which are leaves.
 type logSet struct {
 	fs          FS
@@ -24,6 +24,9 @@ type logSet struct {
 	// topics is held for writing while a topic directory is made or moved, and
 	// for reading while a log in one is opened.
 	topics sync.RWMutex
+	// destroying is held while something in quarantine is unlinked. It is taken
+	// before all others.
+	destroying sync.Mutex
 
 	mu struct {
 		sync.Mutex

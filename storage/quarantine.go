@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// What must not be served is moved aside, never removed:
+// What must not be served is moved aside, and removed only by destroy.go:
 //
 //	quarantine/<name>@<incarnation>~<n>/    with a file REASON
+//	quarantine/<name>@<incarnation>.<partition>.<replica>~<n>/   of one replica
 //
 // n counts from 1, so that the same incarnation can be moved aside again. The
 // reason is written before the directory is renamed: whatever is in quarantine
@@ -26,7 +27,7 @@ const (
 // QuarantinedDir is a directory that was moved aside.
 type QuarantinedDir struct {
 	Dir    string // relative to the node's
-	From   string // what it was called in topics/
+	From   string // what it was called in topics/, of a replica with '.' for '/'
 	Number uint64 // n of its name
 	Reason string // empty: there is none that is whole
 }

@@ -1,0 +1,333 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/stelelog/stele/internal/proof"
+)
+
+// What is destroyed is destroyed here, and nowhere else: the files of a topic, or
+// of one replica of it, that are in quarantine.
+//
+//	quarantine/<name>@<incarnation>~<n>/                        a topic's directory
+//	quarantine/<name>@<incarnation>.<partition>.<replica>~<n>/  a replica's, out of a
+//	                                                            topic's that goes on
+//	  INCARNATION   of which topic's life it is, as in topics/
+//	  REASON        why it was moved aside
+//	  ...           the logs, or the log
+//
+// Each call demands a proof (package proof), of this cluster and of the recovery
+// epoch that the node is in, and compares what it says with the directory's name
+// and with its marker. What does not agree stays where it is.
+//
+// # Why a crash leaves nothing that nobody may take away
+//
+// A directory is emptied from below: everything but the marker, and that is made
+// durable; then the marker; then the directory. Whenever power fails there is
+//
+//	a directory with its marker   which says what it is: the next call goes on
+//	an empty one                  of which the name says it, and there is nothing
+//	                              that the marker could be needed for
+//	none
+//
+// The journal's row of a replica that was set aside goes last, when its files are
+// gone (raftlog.Host.Destroy). Until then the row says that there is something to
+// be done. A row whose directory is gone already is no damage.
+
+// Destroyed is what a call took away. Calls that are repeated find less.
+type Destroyed struct {
+	Dirs  []string // relative to the node's, as they were called
+	Bytes int64    // of the files in them
+	// Kept are directories that by their name are what the proof speaks of, and by
+	// their markers are not, or that have none. They need a person.
+	Kept []KeptDir
+}
+
+// KeptDir is a directory that was not destroyed.
+type KeptDir struct {
+	Dir    string
+	Reason string
+}
+
+// DestroyTopic unlinks all that is in quarantine of the incarnation that p says is
+// dead: its directories, however often it was moved aside, and those of single
+// replicas. It touches nothing in topics/. What is gone is durably gone on return.
+// After an error of the disk some of it may be gone; the call may be repeated. A
+// *proof.Error, which matches proof.ErrRefused: nothing was touched. Safe for
+// concurrent use; it blocks for as long as the disk needs.
+func (s *Store) DestroyTopic(p proof.Proof) (Destroyed, error) {
+	id := s.home.current()
+	inc, err := p.DeadIncarnation(id.ClusterID, id.Epoch)
+	if err != nil {
+		return Destroyed{}, fmt.Errorf("storage: destroy a topic: %w", err)
+	}
+	return s.logs.destroy(func(q quarantinedName) bool { return q.incarnation == inc })
+}
+
+// DestroyReplica unlinks the directory of a replica that was set aside, and what
+// is in quarantine of it. p says that this replica was removed from its group, or
+// that its topic's incarnation is dead. The directory is moved to quarantine
+// first, so that nothing is ever unlinked in topics/. Errors as of DestroyTopic.
+//
+// The state is that of the replica in the journal: raftlog.Host.Destroy is who
+// calls, and lets the journal forget it then.
+func (s *Store) DestroyReplica(p proof.Proof, st ReplicaState) (Destroyed, error) {
+	id := s.home.current()
+	inc, _ := st.Incarnation()
+	if err := p.Covers(id.ClusterID, id.Epoch, inc, uint64(st.Group), uint64(st.Replica)); err != nil {
+		return Destroyed{}, fmt.Errorf("storage: destroy %v: %w", st.Replica, err)
+	}
+	if st.Status != ReplicaSetAside {
+		return Destroyed{}, fmt.Errorf("storage: destroy %v: it was not set aside", st.Replica)
+	}
+	d, err := s.logs.destroyReplica(st)
+	if err != nil {
+		err = fmt.Errorf("storage: destroy %v in %s: %w", st.Replica, st.Dir, err)
+	}
+	return d, err
+}
+
+// Incarnation returns the life of the topic in whose directory the replica's log
+// is; false: in none.
+func (st *ReplicaState) Incarnation() (Incarnation, bool) {
+	_, base, ok := topicOf(st.Dir)
+	if !ok {
+		return Incarnation{}, false
+	}
+	_, inc, ok := parseTopicBase(base)
+	return inc, ok
+}
+
+// Partition returns the partition that the name of the replica's directory says;
+// false: it is not in that of a topic.
+func (st *ReplicaState) Partition() (uint32, bool) {
+	topic, _, ok := topicOf(st.Dir)
+	base := strings.TrimPrefix(st.Dir, topic+"/")
+	if !ok || !isReplicaBase(base) {
+		return 0, false
+	}
+	p, _, _ := strings.Cut(base, ".")
+	n, err := strconv.ParseUint(p, 10, 32)
+	return uint32(n), err == nil
+}
+
+// Incarnation returns the life of the topic whose directory, or whose replica's,
+// this is by its name; false: of none.
+func (d QuarantinedDir) Incarnation() (Incarnation, bool) {
+	q, ok := parseQuarantinedName(strings.TrimPrefix(d.Dir, quarantineDir+"/"))
+	return q.incarnation, ok
+}
+
+// quarantinedName is what the name of a directory in quarantine says.
+type quarantinedName struct {
+	name        string
+	incarnation Incarnation
+	replica     string // "<partition>.<replica>"; empty: the whole topic's
+}
+
+// parseQuarantinedName reads a name with its number; false: it is not that of a
+// topic's directory or a replica's.
+func parseQuarantinedName(base string) (q quarantinedName, ok bool) {
+	stem, _, ok := parseQuarantined(base)
+	if !ok {
+		return q, false
+	}
+	at := strings.IndexByte(stem, '@')
+	end := at + 1 + 2*len(q.incarnation)
+	if at < 0 || len(stem) < end {
+		return q, false
+	}
+	q.name, q.incarnation, ok = parseTopicBase(stem[:end])
+	if !ok || len(stem) == end {
+		return q, ok
+	}
+	if stem[end] != '.' {
+		return q, false
+	}
+	q.replica = stem[end+1:]
+	return q, isReplicaBase(q.replica)
+}
+
+// isReplicaBase reports whether a name is one that ReplicaDir makes.
+func isReplicaBase(base string) bool {
+	p, r, found := strings.Cut(base, ".")
+	partition, err := strconv.ParseUint(p, 10, 32)
+	replica, err2 := strconv.ParseUint(r, 10, 64)
+	return found && errors.Join(err, err2) == nil && ReplicaDir("", uint32(partition), ReplicaID(replica)) == "/"+base
+}
+
+// destroyReplica moves a replica's directory to quarantine, if it is in topics/,
+// and destroys what is there of it.
+func (s *logSet) destroyReplica(st ReplicaState) (Destroyed, error) {
+	topic, base, ok := topicOf(st.Dir)
+	name, inc, named := parseTopicBase(base)
+	replica := strings.TrimPrefix(st.Dir, topic+"/")
+	if !ok || !named || !isReplicaBase(replica) || !strings.HasSuffix(replica, "."+strconv.FormatUint(uint64(st.Replica), 10)) {
+		return Destroyed{}, errors.New("its directory is not one that a replica has")
+	}
+	kept, err := s.asideReplica(st, topic, name, inc, base+"."+replica)
+	if err != nil || len(kept.Kept) > 0 {
+		return kept, err
+	}
+	return s.destroy(func(q quarantinedName) bool { return q.incarnation == inc && q.replica == replica })
+}
+
+// asideReplica moves the directory of a replica out of its topic's.
+func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnation, stem string) (kept Destroyed, err error) {
+	from, err := s.path(st.Dir)
+	if err != nil {
+		return kept, err
+	}
+	s.topics.Lock()
+	defer s.topics.Unlock()
+	if s.isOpenIn(st.Dir) { // perhaps without a file yet
+		return kept, errors.New("its log is open")
+	}
+	if found, err := exists(s.fs, from); err != nil || !found {
+		return kept, err // it never had files, or they are gone or aside
+	}
+	if err := s.checkMarker(topic); err != nil {
+		var foreign *MarkerError
+		if errors.As(err, &foreign) {
+			kept.Kept = []KeptDir{{st.Dir, err.Error()}}
+			return kept, nil
+		}
+		return kept, err
+	}
+	if err := replaceFile(s.fs, s.fs.PathJoin(from, markerFile), encodeMarker(name, inc)); err != nil {
+		return kept, err
+	}
+	return kept, s.moveAside(from, stem, "its place is elsewhere")
+}
+
+// isOpenIn reports whether the log of a replica's directory is open or staged.
+func (s *logSet) isOpenIn(rel string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, logs := range [...]map[ReplicaID]*Log{s.mu.open, s.mu.staged} {
+		for _, l := range logs {
+			if l.rel == rel {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// destroy unlinks the directories in quarantine whose names are meant, if their
+// markers agree.
+func (s *logSet) destroy(meant func(quarantinedName) bool) (all Destroyed, err error) {
+	s.destroying.Lock()
+	defer s.destroying.Unlock()
+	root := s.fs.PathJoin(s.root, quarantineDir)
+	bases, err := subdirs(s.fs, root)
+	if err != nil {
+		return all, err
+	}
+	for _, base := range bases {
+		q, ok := parseQuarantinedName(base)
+		if !ok || !meant(q) {
+			continue
+		}
+		path := s.fs.PathJoin(root, base)
+		if why, err := s.isNot(q, path); err != nil {
+			return all, err
+		} else if why != "" {
+			all.Kept = append(all.Kept, KeptDir{quarantineDir + "/" + base, why})
+			continue
+		}
+		bytes, err := s.unlink(path)
+		all.Bytes += bytes
+		if err != nil {
+			return all, fmt.Errorf("storage: destroy %s/%s: %w", quarantineDir, base, err)
+		}
+		all.Dirs = append(all.Dirs, quarantineDir+"/"+base)
+	}
+	// Also of what an earlier call unlinked and did not live to sync.
+	if len(bases) > 0 {
+		err = syncDir(s.fs, root)
+	}
+	return all, err
+}
+
+// isNot says why a directory in quarantine is not what its name says; "": it is.
+func (s *logSet) isNot(q quarantinedName, path string) (why string, err error) {
+	text, err := readSmall(s.fs, s.fs.PathJoin(path, markerFile), maxSealedText)
+	switch {
+	case isMissing(err):
+		names, err := s.fs.List(path)
+		if err == nil && len(names) > 0 {
+			why = "it has no marker"
+		}
+		return why, err
+	case err != nil:
+		return "its marker cannot be read: " + err.Error(), nil
+	}
+	name, inc, err := decodeMarker(text)
+	switch {
+	case err != nil:
+		return "its marker is not whole: " + err.Error(), nil
+	case name != q.name || inc != q.incarnation:
+		return "its marker names " + topicBase(name, inc), nil
+	}
+	return "", nil
+}
+
+// unlink empties a directory, its marker last, and removes it. It returns the
+// bytes of the files that are gone.
+func (s *logSet) unlink(path string) (bytes int64, err error) {
+	marked := false
+	bytes, err = s.unlinkIn(path, func(name string) bool {
+		marked = marked || name == markerFile
+		return name == markerFile
+	})
+	if err == nil && marked {
+		err = syncDir(s.fs, path)
+	}
+	if err == nil && marked {
+		n, e := s.unlinkIn(path, func(string) bool { return false })
+		bytes, err = bytes+n, e
+	}
+	if err == nil {
+		err = s.fs.Remove(path)
+	}
+	s.forgetName(path)
+	return bytes, err
+}
+
+// unlinkIn removes what is in a directory, but for names that stay.
+func (s *logSet) unlinkIn(path string, stays func(string) bool) (bytes int64, err error) {
+	names, err := listSorted(s.fs, path)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		if stays(name) {
+			continue
+		}
+		at := s.fs.PathJoin(path, name)
+		info, err := s.fs.Stat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && info.IsDir() {
+			var n int64
+			n, err = s.unlinkIn(at, func(string) bool { return false })
+			bytes += n
+			s.forgetName(at)
+		} else if err == nil {
+			bytes += info.Size()
+		}
+		if err == nil {
+			err = s.fs.Remove(at)
+		}
+		if err != nil {
+			return bytes, err
+		}
+	}
+	return bytes, nil
+}
