@@ -52,3 +52,26 @@ func TestADiskIsLostWhilePartitionsMove(t *testing.T) {
 		}
 	})
 }
+
+// A disk is lost before the cluster could raise its version, and without that no
+// node is taken in: what the new life of the node says counts for its name.
+//
+// Property: J17, C9 (red: the version waits ten minutes for a life that is over; a heartbeat of before, which version 1 cannot record, kept its place)
+func TestADiskIsLostBeforeTheVersionIsRaised(t *testing.T) {
+	k := &capped{versions: map[string]uint64{"node-3": 1}}
+	testcluster.Run(t, testcluster.Options{Seed: 67, Config: k.config}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Sleep(20 * time.Second)
+		require.EqualValues(t, 1, version(c, 0))
+		c.PowerLoss(2)
+		c.Wipe(2)
+		c.Sleep(3 * time.Minute)
+		require.EqualValues(t, 1, version(c, 0), "it may come back as it was")
+		k.versions = nil
+		c.Start(2)
+		c.Eventually(func() bool { return c.Node(2).Readiness().Ready() }, "it is taken in")
+		require.EqualValues(t, 2, version(c, 0))
+		c.Eventually(func() bool { return len(lives(c, 0, 2)) == 1 }, "its old life is over")
+	})
+}

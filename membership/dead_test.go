@@ -60,12 +60,13 @@ func TestMarkDead(t *testing.T) {
 	}
 }
 
-// Property: C9 (red: recorded announcements counted)
+// Property: C9 (red: recorded announcements counted; a new life that asks counted however lately the old one was heard)
 func TestNextVersion(t *testing.T) {
 	old := func(change func(f *Facts)) *Facts {
 		return factsOf(3, 3).with(func(f *Facts) { f.Version, f.NewestApplied = 1, 9 }).with(change)
 	}
 	away := func(k *Known) { k.Announced, k.Silent, k.Idle = 0, 10*time.Minute, 10*time.Minute }
+	lost := func(k *Known) { k.Announced, k.Silent, k.Idle, k.Wanted = 0, 30*time.Second, 30*time.Second, 21 }
 	for _, c := range []struct {
 		name string
 		f    *Facts
@@ -78,6 +79,11 @@ func TestNextVersion(t *testing.T) {
 		{"one is not heard for 9 min 59 s", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Silent = 0, 10*time.Minute-1 }), 1},
 		{"for ten minutes", old(func(f *Facts) { away(&f.Members[1]) }), 2},
 		{"for ten minutes, but raft hears it", old(func(f *Facts) { away(&f.Members[1]); f.Members[1].Idle = time.Second }), 1},
+		{"its new life asks, and would get its place", old(func(f *Facts) { lost(&f.Members[1]) }), 2},
+		{"the old life announced less before it fell silent", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Announced = 9 }), 2},
+		{"and has an old build itself", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Wanted = 9 }), 1},
+		{"under a leader of 29 s", old(func(f *Facts) { lost(&f.Members[1]); f.LedFor = 29 * time.Second }), 1},
+		{"and raft hears the old one", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Idle = time.Second }), 1},
 		{"but two of three", old(func(f *Facts) {
 			for _, i := range []int{1, 2} {
 				away(&f.Members[i])

@@ -46,6 +46,9 @@ type Known struct {
 	// Announced is the newest command that it said, in this leadership, that it
 	// applies; 0: it was not heard. The recorded one may be an older process's.
 	Announced metastore.CommandType
+	// Wanted is what a new life of its name applies, which asked for its place and
+	// since when it was not heard; 0: none did.
+	Wanted metastore.CommandType
 	// Pending: it was heard, and the stamp of that is not yet applied.
 	Pending bool
 	// Idle is for how long raft has not heard it.

@@ -55,7 +55,10 @@ func (t *tenure) known(m metastore.Member, s sample, progress map[raftlog.Replic
 	k := Known{
 		Member: m, Seat: SeatOf(s.status.Conf, m.Replica), Self: m.Node == s.self,
 		Silent: t.silent(m.Node, now), Announced: t.newest[m.Node], Pending: t.pending[m.Node],
-		Unreachable: t.unreachable(m.Node, now),
+		Unreachable: t.unreachable(m.Node, now), Wanted: t.wanted(m.Node),
+	}
+	if k.Silent >= s.rules.ReplaceAfter {
+		k.Pending = false // see Steward.flush
 	}
 	if k.Self {
 		k.Silent, k.Announced, k.Unreachable = 0, s.newest, -1

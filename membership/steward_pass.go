@@ -33,6 +33,11 @@ func (s *Steward) flush(ctx context.Context) {
 	var beats []metastore.Heartbeat
 	var nodes []raftlog.NodeID
 	for _, m := range members {
+		if t.silent(m.Node, proposed) >= s.cfg.Rules.ReplaceAfter {
+			// So old a heartbeat, from before the cluster could record any, is no sign
+			// of life: a new life may be about to take the place.
+			delete(t.pending, m.Node)
+		}
 		if t.pending[m.Node] {
 			beats = append(beats, metastore.Heartbeat{Node: m.Node, Nonce: m.Nonce, Newest: t.newest[m.Node]})
 			nodes = append(nodes, m.Node)

@@ -114,8 +114,9 @@ func (t *tenure) unreachable(node raftlog.NodeID, now time.Duration) time.Durati
 }
 
 // ask notes that a life wants the name of another, the first time, and returns
-// what is known since then. What was heard of the other before is applied: a
-// stamp that comes later would be taken for a sign of life since.
+// what is known since then. What was heard of the other before is applied, or so old
+// that it never will be (old is not Pending): a stamp that comes later would be taken
+// for a sign of life since.
 func (t *tenure) ask(r JoinRequest, old *Known, now time.Duration) Asked {
 	w := t.asked[r.Nonce]
 	if w == nil || w.of != old.Node {
@@ -124,6 +125,7 @@ func (t *tenure) ask(r JoinRequest, old *Known, now time.Duration) Asked {
 		}
 		w = &wish{req: r, of: old.Node, at: now, seen: old.Liveness.Stamp}
 		t.asked[r.Nonce] = w
+		delete(t.pending, old.Node) // it is none by now
 	}
 	return Asked{Seen: w.seen, Heard: t.heardSince(w)}
 }
@@ -131,6 +133,17 @@ func (t *tenure) ask(r JoinRequest, old *Known, now time.Duration) Asked {
 func (t *tenure) heardSince(w *wish) bool {
 	heard, ok := t.heard[w.of]
 	return ok && heard > w.at
+}
+
+// wanted is the newest command that a life applies which asked for the place of a
+// member, and since when that was not heard; 0: there is none.
+func (t *tenure) wanted(node raftlog.NodeID) (newest metastore.CommandType) {
+	for _, w := range t.asked {
+		if w.of == node && !t.heardSince(w) {
+			newest = max(newest, w.req.Newest)
+		}
+	}
+	return newest
 }
 
 // burnt returns the wishes that are to be refused for good, each once: the other

@@ -19,6 +19,10 @@ const silentForVersion = 10 * time.Minute
 // neither, does not count: before version 2 it could not be replaced, for ever. If
 // it returns with a build that is too old, that stops by itself and says so. One
 // that raft hears is there: builds of version 1 announce nothing.
+//
+// Of a member whose disk was lost, and whose new life asks for its place, what that
+// one applies counts, as soon as it would get the place (Admit): else a disk that is
+// lost before version 2 is replaced only after those ten minutes.
 func NextVersion(f *Facts) uint64 {
 	if !f.Leads {
 		return f.Version
@@ -30,14 +34,23 @@ func NextVersion(f *Facts) uint64 {
 		if k.gone() {
 			continue
 		}
-		if first || k.Announced < oldest {
-			oldest, first = k.Announced, false
+		if applies := f.applies(k); first || applies < oldest {
+			oldest, first = applies, false
 		}
 	}
 	if !f.quorum(f.Conf, func(k *Known) bool { return k.Announced > 0 }) {
 		return f.Version
 	}
 	return max(f.Version, metastore.VersionOf(oldest))
+}
+
+// applies is what a member, or the life that is about to take its place, said that
+// it applies.
+func (f *Facts) applies(k *Known) metastore.CommandType {
+	if k.Wanted > 0 && f.replaceable(k) && k.Idle >= f.Rules.ReplaceAfter {
+		return k.Wanted
+	}
+	return k.Announced
 }
 
 // gone reports whether a member holds no version back.
@@ -54,7 +67,7 @@ func Behind(f *Facts) (names []string) {
 	}
 	for i := range f.Members {
 		k := &f.Members[i]
-		if !k.gone() && metastore.VersionOf(k.Announced) < metastore.NewestVersion {
+		if !k.gone() && metastore.VersionOf(f.applies(k)) < metastore.NewestVersion {
 			names = append(names, k.Name)
 		}
 	}
