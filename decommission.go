@@ -310,8 +310,7 @@ func (o *Decommission) Wait(ctx context.Context) error {
 // gone reports whether the node that was to leave is this one, and was told that it
 // is no member any more. It gets no metadata then, and never sees that there.
 func (o *Decommission) gone() bool {
-	var removed *RemovedError
-	return o.member.Node == o.node.store.Identity().Node && errors.As(o.node.failure(), &removed)
+	return o.member.Node == o.node.store.Identity().Node && o.node.wasRemoved()
 }
 
 // Cancel takes the decommission back: the node stays, with what it still has. It

@@ -2,7 +2,9 @@ package stele
 
 import (
 	"context"
+	"errors"
 
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
 )
 
@@ -16,4 +18,16 @@ func (n *Node) AddStray(ctx context.Context, r ReplicaID) error {
 		}
 	}
 	return nil
+}
+
+// Tried are the addresses at which a node that is part of no cluster yet asked in its
+// last attempt, which met nobody who leads; none: it did not come to that.
+func (n *Node) Tried() (addrs []string) {
+	var met *membership.LeaderlessError
+	if j := n.entering.Load(); j != nil && errors.As(j.Waiting(), &met) {
+		for _, t := range met.Tried {
+			addrs = append(addrs, t.Addr)
+		}
+	}
+	return addrs
 }

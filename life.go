@@ -48,7 +48,9 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 			Conf: func() raftlog.ConfState { return p.meta.GroupStatus().Conf },
 		}).Run)
 	}
-	run(func(ctx context.Context) error { return n.joiner(p).Run(ctx, joined) })
+	joiner := n.joiner(p)
+	n.asking.Store(joiner)
+	run(func(ctx context.Context) error { return joiner.Run(ctx, joined) })
 	run(func(ctx context.Context) error { return n.followMembers(ctx, p, place.Node) })
 	run(func(ctx context.Context) error { return n.leaderless.watch(ctx, p.meta.Leader) })
 	run(func(ctx context.Context) error { return n.seed(ctx, p.meta) })
@@ -134,7 +136,17 @@ func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.Stewa
 		Random:  func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead
 		Rules:   membership.Rules{CallTimeout: n.cfg.CallTimeout},
 		OnEvent: n.events.onMembership(), Stuck: p.stuck,
+		Addr: func(node raftlog.NodeID) string { addr, _ := n.net.addr(node); return addr },
+		Out:  func() bool { return p.meta.GroupStatus().Role == raftlog.RoleRemoved || n.wasRemoved() },
 	}
+}
+
+// wasRemoved reports whether this node was told that it is no member any more.
+func (n *Node) wasRemoved() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var removed *RemovedError
+	return errors.As(n.mu.failed, &removed)
 }
 
 // metaGroup is raft group 1, which is another one after the node was given the

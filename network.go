@@ -21,6 +21,7 @@ type network struct {
 	transport transport.Transport
 	roster    atomic.Pointer[roster] // nil until it is part of a cluster
 	genesis   *membership.Genesis
+	cluster   string        // its name
 	nonce     raftlog.Nonce // of this life
 	initial   []Peer        // initial members as configured
 	asked     asked
@@ -110,6 +111,9 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 		return nil, err
 	}
 	answer, err := n.callInForm(ctx, addr, method, req)
+	if method == membership.Method || method == membership.MethodJoin {
+		err = explained(ctx, n.cluster, addr, err)
+	}
 	if method == membership.Method {
 		n.asked.note(addr, err)
 	}

@@ -40,6 +40,7 @@ type Node struct {
 	leaderless leaderless
 
 	entering    atomic.Pointer[membership.Joiner]      // of a node that was part of no cluster
+	asking      atomic.Pointer[membership.Joiner]      // of one that is; nil until then
 	heartbeater atomic.Pointer[membership.Heartbeater] // nil until the node is part of one
 
 	life    context.Context // ends when the node is closed
@@ -133,7 +134,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stele: the genesis in %s: %w", n.cfg.Dir, err)
 	}
-	n.net.nonce, n.net.initial = id.Nonce, n.cfg.InitialMembers
+	n.net.cluster, n.net.nonce, n.net.initial = n.cfg.Cluster, id.Nonce, n.cfg.InitialMembers
 	if n.net.transport, err = n.cfg.transport(n.net.nameAt); err != nil {
 		return err
 	}

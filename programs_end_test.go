@@ -131,9 +131,16 @@ func (p *program) finish() {
 	for _, i := range p.members(p.down) {
 		p.start(i)
 	}
+	healed := time.Now()
 	p.await(5*time.Minute, "all members are ready", func() string {
 		p.look()
 		for _, i := range p.members(p.any) {
+			if time.Since(healed) > time.Minute && p.knowsNobody(i) {
+				p.note("%s knows no address any more where a member is, and is told one", p.name(i))
+				p.c.Kill(i)
+				p.c.Tell(i)
+				p.start(i)
+			}
 			if r := p.c.Node(i).Readiness(); !r.Ready() && !p.asked[i] {
 				return fmt.Sprintf("%s is %v", p.name(i), r)
 			}
@@ -172,6 +179,35 @@ func (p *program) finish() {
 		}
 	}
 	require.GreaterOrEqual(t, p.c.CompareOffline(), p.l.Acked(), "seed %d", p.seed)
+}
+
+// knowsNobody reports whether a node that never got into the cluster was left with
+// addresses, configured, remembered or named to it, at none of which a member is, nor
+// anyone who could name one: then nobody but a person can help it.
+func (p *program) knowsNobody(i int) bool {
+	tried := p.c.Node(i).Tried()
+	if len(tried) == 0 {
+		return false
+	}
+	var near func(addr string, far int) bool
+	near = func(addr string, far int) bool { // whether a member is there, or one who knows where
+		for j := range p.c.Size() {
+			n := p.c.Node(j)
+			if j == i || n == nil || p.c.Member(j).Addr != addr {
+				continue
+			}
+			if !p.out[j] {
+				return true
+			}
+			for _, m := range n.Members() {
+				if far > 0 && near(m.Addr, far-1) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return !slices.ContainsFunc(tried, func(addr string) bool { return near(addr, 3) })
 }
 
 // endDepartures has every member that leaves either gone or called back: one may

@@ -113,7 +113,7 @@ func (n *Node) readiness() (r Readiness, on signals) {
 	case membership.UnreadyRemoved: // what became of the node it is about to ask
 		return Readiness{Removed, "the metadata's group goes on without this node"}, on
 	case membership.UnreadyNoLeader:
-		return Readiness{NoLeader, "the metadata group has no leader in view of this node"}, on
+		return Readiness{NoLeader, n.unled()}, on
 	case membership.UnreadySilent:
 		if facts.SinceContact < 0 {
 			return Readiness{LeaderSilent, "the metadata's leader was not heard yet"}, on
@@ -133,6 +133,26 @@ func (n *Node) readiness() (r Readiness, on signals) {
 // lists no initial members, or is none of those that the cluster was founded by.
 func (n *Node) joins() bool {
 	return len(n.cfg.InitialMembers) == 0 || n.genesis.State().Renounced
+}
+
+// unled says why this node sees no leader of the metadata, as far as the leader
+// itself, or who was asked for it, told.
+func (n *Node) unled() string {
+	const text = "the metadata group has no leader in view of this node"
+	j := n.asking.Load()
+	if j == nil {
+		return text
+	}
+	taken, is := j.Taken()
+	switch err := j.Waiting(); {
+	case err != nil:
+		return text + ": " + err.Error()
+	case !is:
+		return text
+	case taken.Reason != "":
+		return fmt.Sprintf("%s: %s, which leads, takes it for a member at %s, and does not reach it there: %s", text, taken.By, n.Addr(), taken.Reason)
+	}
+	return fmt.Sprintf("%s: %s, which leads, takes it for a member at %s, and nothing of it has arrived here yet: do others reach this node at that address?", text, taken.By, n.Addr())
 }
 
 // waiting says what keeps the cluster from being formed, and why who does not

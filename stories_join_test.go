@@ -45,3 +45,40 @@ func TestAMemberWhoseWholeWorldLeft(t *testing.T) {
 		require.Len(t, c.Node(late).Members(), 4)
 	})
 }
+
+// A new node was told of three members, and by the time it starts one of them has
+// moved and the others have left the cluster. They still run, and name those that
+// were beside them.
+//
+// Property: J7 (red: a node that was removed names nobody)
+func TestTheConfiguredMembersHaveAllGone(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 66}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		late := c.Add()
+		for range 2 {
+			c.Start(c.Add())
+		}
+		voters := func() (n int) {
+			for i := range c.Size() {
+				if c.Node(i) != nil && seat(c, 0, i) == stele.SeatVoter {
+					n++
+				}
+			}
+			return n
+		}
+		c.Eventually(func() bool { return voters() == 5 }, "five vote")
+		for _, leaves := range []int{1, 2} {
+			d, err := c.Node(0).Decommission(t.Context(), c.Member(leaves).Name, stele.DecommissionOptions{})
+			require.NoError(t, err)
+			require.NoError(t, d.Wait(t.Context()))
+			c.Eventually(func() bool { return c.Node(leaves).Readiness().Code == stele.Removed }, "it knows")
+		}
+		c.Kill(0)
+		c.MoveTo(0, "moved:7942")
+		c.Start(0)
+		c.WaitReadyBut(1, 2)
+		c.Start(late)
+		c.Eventually(func() bool { return c.Node(late).Readiness().Ready() }, "the new node finds the cluster")
+	})
+}

@@ -10,11 +10,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -228,6 +230,70 @@ func TestAnotherNodeAtAnAddress(t *testing.T) {
 			break
 		}
 		require.Less(t, tries, 200, "%v", err)
+	}
+}
+
+// hangsUpWith is the address of something that says the same to whoever comes.
+func hangsUpWith(t *testing.T, says string) string {
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, says)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); serving.Wait() })
+	return ln.Addr().String()
+}
+
+// A node is given the name, the secret or the address of something else. What it
+// waits for says what to check, in words that are this node's own: what answers
+// there tells it nothing.
+//
+// Property: J16, J12 (red: what was tried is not in the reason)
+func TestANodeSaysWhatToCheck(t *testing.T) {
+	secret := []byte("0123456789abcdef, at random")
+	nodes := overTCP(t, func(c *stele.Config) { c.Secret = secret })
+	other := hangsUpWith(t, "HTTP/1.1 400 Bad Request\r\n\r\n")
+	member := nodes[0].Addr()
+	cases := []struct {
+		name   string
+		change func(*stele.Config)
+		want   string
+	}{
+		{"another cluster's name", func(c *stele.Config) { c.Cluster = "orderz" }, member + ` answers, but not as a member of cluster "orderz": check the cluster's name, the secret and the certificates`},
+		{"another secret", func(c *stele.Config) { c.Secret = []byte("fedcba9876543210, at random") }, member + ` answers, but not as a member of cluster "orders": check`},
+		{"no secret", func(c *stele.Config) { c.Secret = nil }, member + " answers, but"},
+		{"TLS where there is none", func(c *stele.Config) { c.TLS = newAuthority(t).tls(t, c.Name) }, member + ` answers, and hangs up: is it a node of cluster "orders", and do both sides use TLS`},
+		{"the address of something else", func(c *stele.Config) { c.Join = []string{other} }, "answers, but not as a node does: is it the address of something else?"},
+		{"an address where nobody is", func(c *stele.Config) { c.Join = []string{"127.0.0.1:1"} }, "127.0.0.1:1 cannot be reached: dial tcp"},
+		{"an address where others do not reach it", func(c *stele.Config) { c.Advertise = "127.0.0.1:1" }, "which leads, takes it for a member at 127.0.0.1:1, and"},
+	}
+	opened := make([]*stele.Node, len(cases))
+	for i, c := range cases {
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		cfg := stele.Config{
+			Cluster: "orders", Name: "late", Dir: t.TempDir(), Join: []string{member}, Listener: ln, Advertise: ln.Addr().String(),
+			Secret: secret, JournalBytes: 1 << 20,
+		}
+		c.change(&cfg)
+		n, err := stele.Open(t.Context(), cfg)
+		require.NoError(t, err, c.name)
+		t.Cleanup(n.Abort)
+		opened[i] = n
+	}
+	for i, c := range cases {
+		n := opened[i]
+		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(n.Readiness().Reason, c.want); time.Sleep(5 * time.Millisecond) {
+			require.True(t, time.Now().Before(deadline), "%s: %v", c.name, n.Readiness())
+		}
 	}
 }
 

@@ -67,7 +67,9 @@
 // A Joiner walks over addresses: leaders that it remembers, newest first, then
 // those it was configured with. Whoever does not lead names the leader, and is
 // followed, at most four times in an attempt; no answer of one peer, and no
-// silence, keeps the next from being asked (J6, J7). The leader decides by Admit:
+// silence, keeps the next from being asked (J6, J7). A node that was removed and
+// still runs is told of no leader any more, and names those that were beside it.
+// The leader decides by Admit:
 //
 //	who asks                                  answer            code
 //	a life that was removed, or refused       removed           409
@@ -155,7 +157,10 @@
 //
 // What this package needs of the metadata came with cluster version 2. The leader
 // raises the version when every member has announced, in this leadership, that it
-// applies the commands; until then nobody joins (NextVersion).
+// applies the commands; until then nobody joins (NextVersion). A disk that is lost
+// before that does not hold it back: what its new life applies counts, once the old
+// one was silent for as long as for any other replacement. One that is lost for good,
+// and has no new life, does so for ten minutes.
 //
 // A caller that does not know the release of whom it asks sends the newest form of
 // a request, and, to who does not know that, OlderForm: it did not happen. Calls says

@@ -56,17 +56,9 @@ type Joiner struct {
 	leaders Leaders
 	members map[raftlog.NodeID]string // addresses, as a leader told last
 	told    reasons
-	older   bool // that this build is too old was logged
-	waiting atomic.Pointer[error]
-}
-
-// Waiting is why the last attempt of Enter or Run did not end with this node in
-// the cluster; nil: it did, or there was none. It may be called at any time.
-func (j *Joiner) Waiting() error {
-	if err := j.waiting.Load(); err != nil {
-		return *err
-	}
-	return nil
+	older   bool                    // that this build is too old was logged
+	by      string                  // the leader that took this node in the last attempt that came to that
+	last    atomic.Pointer[outcome] // nil: a leader was seen since, or there was none
 }
 
 // NewJoiner prepares a joiner; nobody is asked yet.
@@ -123,8 +115,8 @@ var ErrNoLeader = raftlog.Retry(errors.New("membership: none of the peers leads 
 // peers, and the members that it knows, and follows those who name the leader. It returns the leader's
 // acceptance, with this life's place in the cluster; repeating it is harmless.
 //
-// *RemovedError, *SettingsError and *OlderReleaseError (Refused), *DeferredError and ErrNoLeader
-// (Retry); the cause of ctx. No answer, whatever it is, keeps the others from
+// *RemovedError, *SettingsError and *OlderReleaseError (Refused), *DeferredError and
+// *LeaderlessError (Retry); the cause of ctx. No answer, whatever it is, keeps the others from
 // being asked.
 func (j *Joiner) Once(ctx context.Context) (Reply, error) {
 	ask := JoinRequest{
@@ -136,13 +128,15 @@ func (j *Joiner) Once(ctx context.Context) (Reply, error) {
 		peers = slices.Concat(peers, j.cfg.Known())
 	}
 	walk := NewWalk(peers, &j.leaders, j.cfg.Addr, j.cfg.CheckAddr)
-	failure := error(ErrNoLeader)
+	met := &LeaderlessError{}
+	failure := error(met)
 	for {
 		addr, ok := walk.Next()
 		if !ok {
 			return Reply{}, failure
 		}
 		reply, err := j.ask(ctx, addr, ask)
+		tried := Tried{Addr: addr, Answer: reply.Kind, Err: err}
 		switch {
 		case ctx.Err() != nil:
 			return Reply{}, raftlog.UnknownCause(ctx)
@@ -151,10 +145,16 @@ func (j *Joiner) Once(ctx context.Context) (Reply, error) {
 		case reply.Kind == ReplyAccepted && reply.Node != 0:
 			j.leaders.Remember(addr)
 			j.learn(reply)
+			j.by = addr
 			return reply, nil
 		default:
+			if reply.Addr == "" {
+				reply.Addr = j.members[reply.Leader]
+			}
+			tried.Names = reply.Addr
 			failure = worse(failure, j.follow(walk, addr, reply))
 		}
+		met.Tried = append(met.Tried, tried)
 	}
 }
 
@@ -166,14 +166,10 @@ func (j *Joiner) follow(walk *Walk, from string, r Reply) error {
 		j.leaders.Remember(from)
 		return &DeferredError{r.Reason}
 	case ReplyNotLeader:
-		addr := r.Addr
-		if addr == "" {
-			addr = j.members[r.Leader]
+		if walk.Good(r.Addr) && r.Addr != j.cfg.Addr {
+			j.leaders.Remember(r.Addr)
 		}
-		if walk.Good(addr) && addr != j.cfg.Addr {
-			j.leaders.Remember(addr)
-		}
-		walk.Hint(addr)
+		walk.Hint(r.Addr)
 	case ReplyRemoved:
 		return &RemovedError{r.Reason}
 	case ReplyOlderRelease:
@@ -238,11 +234,20 @@ func (j *Joiner) report(err error) {
 	case tooOld && !j.older:
 		j.older = true
 		j.cfg.Logger.Error("the cluster does not take this node in", zap.Error(err))
-	case !tooOld && j.told.isNew(err.Error()):
+	case !tooOld && j.told.isNew(gist(err)):
 		j.cfg.Logger.Info("not in the cluster yet", zap.Error(err))
 	default:
 		j.cfg.Logger.Debug("not in the cluster yet", zap.Error(err))
 	}
+}
+
+// gist is what makes an error another one: who exactly did not answer, and how, is
+// not news.
+func gist(err error) string {
+	if errors.Is(err, ErrNoLeader) {
+		return ErrNoLeader.Error()
+	}
+	return err.Error()
 }
 
 // Run keeps a member connected, until ctx ends: whenever its own replica sees no
@@ -262,6 +267,7 @@ func (j *Joiner) Run(ctx context.Context, fresh bool) error {
 	for {
 		leader, changed := j.cfg.Leader()
 		if leader != 0 {
+			j.last.Store(nil)
 			patience = j.cfg.Leaderless
 			select {
 			case <-changed:
@@ -295,7 +301,11 @@ func (j *Joiner) Run(ctx context.Context, fresh bool) error {
 
 // heard takes the end of an attempt of Run; the error ends that.
 func (j *Joiner) heard(ctx context.Context, r Reply, err error) error {
-	j.waiting.Store(&err)
+	o := &outcome{err: err}
+	if err == nil {
+		o.taken = &Taken{By: j.by, Reason: r.Reason}
+	}
+	j.last.Store(o)
 	var removed *RemovedError
 	switch {
 	case ctx.Err() != nil:
@@ -304,8 +314,8 @@ func (j *Joiner) heard(ctx context.Context, r Reply, err error) error {
 		return err
 	case err != nil:
 		j.report(err)
-	case j.told.isNew(r.Status.String()):
-		j.cfg.Logger.Info("the leader knows this node", zap.Stringer("status", r.Status), zap.Stringer("id", r.Node))
+	case j.told.isNew(r.Status.String() + r.Reason):
+		j.cfg.Logger.Info("the leader knows this node", zap.Stringer("status", r.Status), zap.Stringer("id", r.Node), zap.String("but", r.Reason))
 	}
 	return nil
 }

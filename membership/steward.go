@@ -13,7 +13,7 @@ import (
 )
 
 // StewardConfig is what a Steward needs. All fields but Rules, the durations and
-// OnEvent must be set.
+// the functions that may be nil must be set.
 type StewardConfig struct {
 	Place  Joined // of this node in its cluster
 	Nonce  raftlog.Nonce
@@ -34,6 +34,11 @@ type StewardConfig struct {
 	// Stuck says whether replicas of a node that leaves have nowhere to go, which the
 	// partitions know. nil: they never do.
 	Stuck func(raftlog.NodeID) (Block, bool)
+	// Addr is where a member is reached, if that is known better than the metadata
+	// do; "": as they say. It must not block. nil: always so.
+	Addr func(raftlog.NodeID) string
+	// Out reports whether this node knows that it is no member any more. nil: never.
+	Out func() bool
 
 	Rules Rules
 	Tick  time.Duration // of the raft group
@@ -66,6 +71,7 @@ type Steward struct {
 		// strangers are lives that stay out, by when that was logged.
 		strangers map[raftlog.Nonce]time.Duration
 		gauges    Gauges
+		named     uint64 // members, by this node when it was none any more
 	}
 }
 

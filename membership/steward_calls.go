@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -69,18 +70,50 @@ func (s *Steward) out(nonce raftlog.Nonce, name string) (Reply, bool, error) {
 	return Reply{Kind: ReplyRemoved, Reason: whyOut(&t, name)}, true, nil
 }
 
-// elsewhere names the leader, as far as this node knows.
+// elsewhere names the leader, as far as this node knows. One that is no member any
+// more is told of no leader, for ever: it names those that were members beside it,
+// in turn, who know.
 func (s *Steward) elsewhere() Reply {
 	r := Reply{Kind: ReplyNotLeader}
 	if r.Leader, _ = s.cfg.Meta.Leader(); r.Leader == s.cfg.Place.Node {
 		r.Leader = 0 // it is about to lead, or to know that it does not
 	}
-	for _, m := range s.cfg.Meta.Members() {
+	members := s.cfg.Meta.Members()
+	if r.Leader == 0 && s.cfg.Out != nil && s.cfg.Out() {
+		r.Addr = s.acquaintance(members)
+		return r
+	}
+	for _, m := range members {
 		if m.Node == r.Leader && r.Leader != 0 {
-			r.Addr = m.Addr
+			r.Addr = s.addrOf(m)
 		}
 	}
 	return r
+}
+
+// acquaintance is where another member is that this node knows, the next one each
+// time; "" if it knows none.
+func (s *Steward) acquaintance(members []metastore.Member) string {
+	members = slices.DeleteFunc(slices.Clone(members), func(m metastore.Member) bool {
+		return m.Node == s.cfg.Place.Node || m.Liveness.Draining()
+	})
+	if len(members) == 0 {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.named++
+	return s.addrOf(members[s.mu.named%uint64(len(members))])
+}
+
+// addrOf is where a member is reached.
+func (s *Steward) addrOf(m metastore.Member) string {
+	if s.cfg.Addr != nil {
+		if addr := s.cfg.Addr(m.Node); addr != "" {
+			return addr
+		}
+	}
+	return m.Addr
 }
 
 // accepted is the answer to a member.
@@ -150,7 +183,16 @@ func (s *Steward) rejoin(ctx context.Context, r JoinRequest, k *Known) (Reply, e
 	if k.Seat == SeatVoter {
 		return s.accepted(k.Member, StatusVoter, "", true), nil
 	}
-	return s.accepted(k.Member, StatusStaged, "", true), nil
+	return s.accepted(k.Member, StatusStaged, s.cutOff(k), true), nil
+}
+
+// cutOff says that calls to a member fail, "" if they do not: it may be reached
+// elsewhere than it says.
+func (s *Steward) cutOff(k *Known) string {
+	if k.Unreachable < 0 || k.Unreachable >= s.cfg.Rules.FailureMemory {
+		return ""
+	}
+	return "a call to it at " + s.addrOf(k.Member) + " failed not long ago"
 }
 
 // moved records where a member is reached now.

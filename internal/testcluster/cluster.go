@@ -202,10 +202,16 @@ func (c *Cluster) StartAll() {
 // WaitReady waits until every running member is ready, a minute at most.
 func (c *Cluster) WaitReady() {
 	c.T.Helper()
+	c.WaitReadyBut()
+}
+
+// WaitReadyBut is WaitReady for all but some.
+func (c *Cluster) WaitReadyBut(some ...int) {
+	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), time.Minute)
 	defer cancel()
-	for _, m := range c.members {
-		if m.node != nil {
+	for i, m := range c.members {
+		if m.node != nil && !slices.Contains(some, i) {
 			require.NoError(c.T, m.node.WaitReady(ctx), m.Name)
 		}
 	}
@@ -336,6 +342,19 @@ func (c *Cluster) MoveTo(i int, addr string) {
 		}
 	}
 	m.Addr = addr
+}
+
+// Tell gives member i, which must be down and no initial member, the addresses of
+// the others as they are now, to ask there when it is started: what a person does
+// when all those that it was told first are gone.
+func (c *Cluster) Tell(i int) {
+	var join []string
+	for j, m := range c.members {
+		if j != i {
+			join = append(join, m.Addr)
+		}
+	}
+	c.members[i].join = join
 }
 
 // Wipe gives member i, which must be down, an empty disk.
