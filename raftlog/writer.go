@@ -19,8 +19,9 @@ type journalQueue struct {
 	// A rotation is due when the generation reached its size, but not before
 	// the last one's checkpoint is done, nor before as much was written as the
 	// last one carried over: the tail of a group that does not apply any more
-	// may alone be larger than a generation.
+	// may alone be larger than a generation. Or CutJournal asked for it (cut).
 	full          bool
+	cut           bool
 	checkpointing bool
 	carried       int64
 	grown         int64
@@ -119,7 +120,8 @@ func (l *loop) startRound() {
 	if !r.urgent && !mark {
 		return
 	}
-	if q.full && !q.checkpointing && q.grown >= q.carried {
+	if (q.full && q.grown >= q.carried || q.cut) && !q.checkpointing {
+		q.cut = false
 		r.rotate, r.states = true, l.capture()
 		r.raiseCommits()
 	}

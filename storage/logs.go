@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,12 @@ func (s *logSet) giveBack(b *[]byte) {
 	if cap(*b) <= maxKeptBuffer {
 		s.buffers.Put(b)
 	}
+}
+
+func (s *logSet) allOpen() []*Log {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.mu.open))
 }
 
 // path turns a directory of a ReplicaState into one of the file system.

@@ -193,6 +193,12 @@ func nextFrame(b []byte, g GroupID, at waypoint) (f FrameView, size int, err err
 // WriteAux is Log.WriteAux.
 func (g *StagedLog) WriteAux(i Index, data []byte) error { return g.log.WriteAux(i, data) }
 
+// TrimTo is Log.TrimTo: a sender may have begun later than the one before it.
+func (g *StagedLog) TrimTo(start LogStart) error {
+	_, err := g.log.TrimTo(start)
+	return err
+}
+
 // Finish makes all of the log durable and closes it. It returns what a reset
 // frame for it says, but for the configuration: that of its last entry. Nothing
 // may be appended any more.
