@@ -174,6 +174,13 @@ type Config struct {
 	// Default 2 s, 100 ms to 1 h. It should be longer than the slowest sync of a
 	// disk that is well.
 	DiskStallTimeout time.Duration
+	// VerifyInterval is how often all bytes of the partition logs on this node are read
+	// and compared with their checksums. What is not as it was written is got again
+	// from another replica: see Events.DamageChanged. Default 24 h, 1 min to 10,000 h.
+	VerifyInterval time.Duration
+	// VerifyBytesPerSecond bounds what is read for that; a round may take longer than
+	// the interval. Default 8 MiB, 64 KiB to 64 GiB.
+	VerifyBytesPerSecond int64
 }
 
 const (
@@ -211,6 +218,8 @@ func (c Config) withDefaults() Config {
 	orInt64(&c.UncommittedBytes, 8<<20)
 	orInt64(&c.DiskReserve, 256<<20)
 	orDuration(&c.DiskStallTimeout, 2*time.Second)
+	orDuration(&c.VerifyInterval, 24*time.Hour)
+	orInt64(&c.VerifyBytesPerSecond, 8<<20)
 	switch {
 	case c.Logger == nil && c.LogHandler != nil:
 		c.Logger, c.LogHandler = zap.New(NewSlogCore(c.LogHandler), zap.AddCaller()), nil
@@ -480,6 +489,8 @@ func (c *Config) validateRanges() error {
 		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes == 0 || c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
 		{"DiskReserve", c.DiskReserve, c.DiskReserve < 0 || c.DiskReserve >= 1<<20 && c.DiskReserve <= 1<<40, "1 MiB to 1 TiB, or negative for none"},
 		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
+		{"VerifyInterval", c.VerifyInterval, c.VerifyInterval >= time.Minute && c.VerifyInterval <= 10_000*time.Hour, "1m to 10000h"},
+		{"VerifyBytesPerSecond", c.VerifyBytesPerSecond, c.VerifyBytesPerSecond >= 64<<10 && c.VerifyBytesPerSecond <= 64<<30, "64 KiB to 64 GiB"},
 		{"MaxVersion", c.MaxVersion, c.MaxVersion >= 1 && c.MaxVersion <= metastore.NewestVersion, fmt.Sprintf("1 to %d", metastore.NewestVersion)},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
 	} {

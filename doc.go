@@ -125,6 +125,10 @@
 //	stele_replicas_silent              gauge      -          of partitions led here, that are not heard: under-replicated
 //	stele_moves_ended_total            counter    how        of partitions led here: finished, cancelled
 //	stele_moves                        gauge      -          replicas of partitions on their way to another node
+//	stele_log_verified_bytes_total     counter    -          of partition logs, compared with their checksums
+//	stele_log_repaired_bytes_total     counter    -          of them, got again from another replica
+//	stele_log_damages_total            counter    -          times that one was found to be damaged
+//	stele_logs_damaged                 gauge      -          of which some cannot be read, and no replica has given it yet
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
 //	stele_journal_bytes_total          counter    -          of entries in them
@@ -166,6 +170,8 @@
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
 //	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
+//	increase(stele_log_damages_total[1d]) > 0                      the disk changes bytes: replace it
+//	stele_logs_damaged > 0                                for 10m  no other replica has what is damaged here
 //	stele_replicas_silent > 0                             for 10m  partitions have fewer copies that keep up
 //	rate(stele_leaderless_seconds_total[5m]) > 0.1                 the metadata has no leader for a tenth of the time
 //	stele_replication_lag_entries > 100000                for 10m  a replica does not keep up
@@ -190,6 +196,7 @@
 //	MemberChanged      a node joined, has another seat, address or liveness, or is gone
 //	MembershipNoticed  of the node that leads the metadata: who is let in, deferred, refused, promoted, dead, leaves, waits
 //	MoveChanged        of the node that leads a partition: a replica is on its way to another node, has arrived, or will not
+//	DamageChanged      bytes of a partition log here are not what was written, or are again
 //	NodeFailed         the node can serve no more until it is opened again
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion

@@ -87,6 +87,7 @@ const (
 	memberChanged
 	membershipNoticed
 	moveChanged
+	damageChanged
 	nodeFailed
 	topicCreated
 	topicDeleted
@@ -94,11 +95,11 @@ const (
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
-		e.MembershipNoticed == nil && e.MoveChanged == nil && e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
+		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {
@@ -163,6 +164,17 @@ func (l *eventLoop) onMove() func(topic.MoveProgress) {
 	}
 	return func(p topic.MoveProgress) {
 		l.enqueue(func() { l.tell(moveChanged, func() { f(p) }) })
+	}
+}
+
+// onDamage is what the scrubber calls; nil if nobody wants to know.
+func (l *eventLoop) onDamage() func(topic.DamageChange) {
+	f := l.events.DamageChanged
+	if f == nil {
+		return nil
+	}
+	return func(d topic.DamageChange) {
+		l.enqueue(func() { l.tell(damageChanged, func() { f(d) }) })
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
 // topic, and tells what is different from what it told last. (Of what leaders tell,
-// MembershipNoticed and MoveChanged, the newest 256 wait.) So who is slow
+// MembershipNoticed and MoveChanged, and of damage, the newest 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
 // leaders that were never told.
@@ -48,6 +48,11 @@ type Events struct {
 	// MoveChanged: a replica of a partition that this node leads is on its way to
 	// another node, and farther than before, or it has arrived, or will not.
 	MoveChanged func(MoveChange)
+	// DamageChanged: bytes of a partition log on this node are not what was written,
+	// or, without a Reason, are again. Status().Partitions shows it meanwhile. What is
+	// damaged is refused to readers, who go to another replica, and is got again from
+	// one; the replica goes on voting and acknowledging.
+	DamageChanged func(DamageChange)
 	// NodeFailed: the node can serve no more until it is opened again. The error
 	// is that of WaitReady.
 	NodeFailed func(error)
@@ -143,6 +148,9 @@ const (
 	NoticeStray     = membership.EventStray     // a replica of the metadata votes that no member is
 	NoticeForgotten = membership.EventForgotten // and was taken out
 )
+
+// DamageChange is what Events.DamageChanged tells.
+type DamageChange = topic.DamageChange
 
 // MoveChange is what Events.MoveChanged tells.
 type MoveChange = topic.MoveProgress

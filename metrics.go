@@ -45,6 +45,10 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"replication_lag_entries", "Entries that the replica furthest behind, of the groups that the node leads, lacks.", nil},
 		{"replicas_silent", "Replicas of partitions led by the node that it does not hear from.", nil},
 		{"moves_ended_total", "Moves of partitions led by the node that have ended.", []string{"how"}},
+		{"log_verified_bytes_total", "Bytes of partition logs that were compared with their checksums.", nil},
+		{"log_repaired_bytes_total", "Bytes of partition logs that were got again from another replica.", nil},
+		{"log_damages_total", "Times that a partition log was found to be damaged.", nil},
+		{"logs_damaged", "Partition logs of which some cannot be read.", nil},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
@@ -235,7 +239,10 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "fetched_away_total", s.FetchedAway)
 	m.count(out, "moves_ended_total", s.Moved, "finished")
 	m.count(out, "moves_ended_total", s.MovesCancelled, "cancelled")
-	led, failed, silent := 0, 0, 0
+	m.count(out, "log_verified_bytes_total", s.Verified)
+	m.count(out, "log_repaired_bytes_total", s.Repaired)
+	m.count(out, "log_damages_total", s.Damages)
+	led, failed, silent, damaged := 0, 0, 0, 0
 	meta := p.meta.GroupStatus()
 	var lag raftlog.Index
 	if meta.Role.IsLeader() {
@@ -253,8 +260,12 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 		if s.Err != nil {
 			failed++
 		}
+		if s.Damage != nil {
+			damaged++
+		}
 	}
 	m.send(out, "replicas_failed", prometheus.GaugeValue, float64(failed))
+	m.send(out, "logs_damaged", prometheus.GaugeValue, float64(damaged))
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
 	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
 	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))

@@ -306,6 +306,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net},
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
 		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance, OnMove: n.events.onMove(),
+		OnDamage: n.events.onDamage(), VerifyInterval: n.cfg.VerifyInterval, VerifyBytesPerSecond: n.cfg.VerifyBytesPerSecond,
 	}); err != nil {
 		return fail(err)
 	}

@@ -14,6 +14,10 @@ const (
 	// has room, if there is any, and is no target of a hand-over; it leads if no
 	// other does.
 	DiskFull
+	// DiskDamaged is a disk that does not have what was written to it of this group's
+	// log. What the replica votes and acknowledges rests on other bytes, so it goes on
+	// as with a full one: for others have all to show.
+	DiskDamaged
 	// DiskStalled is a disk that has not answered a write for long. Nothing that
 	// this replica says of its log can leave it, so it must not lead: a leader
 	// hands over, or falls silent; any other replica does not campaign, and wins

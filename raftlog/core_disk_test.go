@@ -181,9 +181,15 @@ func TestAStalledReplicaDoesNotCampaign(t *testing.T) {
 //
 // Property: S6 (red: a leader with a full disk that stays; one that falls silent; a full one that takes over)
 func TestALeaderWithAFullDiskGivesWay(t *testing.T) {
+	for _, poor := range []DiskState{DiskFull, DiskDamaged} {
+		giveWay(t, poor)
+	}
+}
+
+func giveWay(t *testing.T, poor DiskState) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)
-	leader.core.SetDisk(DiskFull)
+	leader.core.SetDisk(poor)
 	b.settle()
 	require.Equal(t, RoleFollower, leader.core.Status().Role)
 	leader.core.SetDisk(DiskGood)
@@ -199,7 +205,7 @@ func TestALeaderWithAFullDiskGivesWay(t *testing.T) {
 		return false
 	}
 	for _, id := range []ReplicaID{1, 2, 3} {
-		b.cores[id].core.SetDisk(DiskFull)
+		b.cores[id].core.SetDisk(poor)
 	}
 	b.settle()
 	for range 100 {

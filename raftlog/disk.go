@@ -74,7 +74,30 @@ func (l *loop) journalAnswers() {
 	}
 }
 
-// diskState is what all cores are told.
+// SetDamaged tells the group that some of its log cannot be read on this node, or
+// that it can again: meanwhile the replica hands leadership over, and is no target of
+// a hand-over; it leads if no other does. It does not block.
+func (g *Group) SetDamaged(damaged bool) {
+	l := g.host.loop
+	g.host.mailbox.post(func(in *inbox) {
+		in.calls = append(in.calls, func() {
+			if g.loop.damaged = damaged; g.loop.open(l) {
+				g.loop.core.SetDisk(l.diskOf(g))
+				l.touch(g)
+			}
+		})
+	})
+}
+
+// diskOf is what a group's core is told.
+func (l *loop) diskOf(g *Group) DiskState {
+	if g.loop.damaged && l.disk == DiskGood {
+		return DiskDamaged
+	}
+	return l.disk
+}
+
+// diskState is what all cores are told, but for damage.
 func (l *loop) diskState() DiskState {
 	switch {
 	case l.h.stalled.Load() != 0:
@@ -91,7 +114,7 @@ func (l *loop) diskChanged() {
 	if now := l.diskState(); now != l.disk {
 		l.disk = now
 		for _, g := range l.groups {
-			g.loop.core.SetDisk(now)
+			g.loop.core.SetDisk(l.diskOf(g))
 			l.touch(g)
 		}
 	}

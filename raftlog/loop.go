@@ -46,6 +46,8 @@ type groupLoop struct {
 	// more, but frames of it may still be on their way to the disk.
 	frozen *storage.ReplicaState
 	ended  bool // its failure was told to all who waited
+	// damaged: see Group.SetDamaged.
+	damaged bool
 
 	proposals    map[ProposalID]*proposal
 	lastProposal ProposalID

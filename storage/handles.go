@@ -190,6 +190,14 @@ func (h *handles) renew(s *segment) {
 	closeAll(victims)
 }
 
+// isRetired reports whether the segment is no longer of its log.
+func (s *segment) isRetired() bool {
+	h := s.log.logs.files
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return s.retired
+}
+
 // retire closes the file of the segment, once it is not pinned, for good.
 func (h *handles) retire(s *segment) {
 	h.mu.Lock()

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -32,6 +33,7 @@ type Log struct {
 	abandoned atomic.Bool // closed without a sync
 	ended     atomic.Bool // mu.err is set: no sync claims anything any more
 	hints     hints
+	onDamage  atomic.Pointer[func(Index)]
 
 	mu struct {
 		sync.RWMutex
@@ -121,6 +123,25 @@ func (l *Log) StartOffset() Offset {
 
 // NextOffset is the offset that the next record gets.
 func (l *Log) NextOffset() Offset { return l.Position().NextOffset }
+
+// OnDamage has f told when a read meets bytes that are not what was written, with the
+// first entry of their segment; nil: nobody is. It comes again with each such read. It
+// is called by readers, so it must not block. Safe for concurrent use.
+func (l *Log) OnDamage(f func(first Index)) {
+	if f == nil {
+		l.onDamage.Store(nil)
+		return
+	}
+	l.onDamage.Store(&f)
+}
+
+// met tells of an error of a read in a segment, if that is of damage.
+func (l *Log) met(err error, s *segment) {
+	var damage *DamageError
+	if f := l.onDamage.Load(); f != nil && errors.As(err, &damage) {
+		(*f)(s.first.index)
+	}
+}
 
 // failed returns the error that ended the writing of this log.
 func (l *Log) failed() error {

@@ -118,6 +118,7 @@ func (r *reading) run(after func(waypoint) bool) error {
 			continue
 		}
 		if err != nil || len(r.frames) > 0 || k+1 == len(r.segments) {
+			r.log.met(err, r.segments[k])
 			return err
 		}
 		k++ // there were only frames before the first

@@ -45,8 +45,9 @@ func (r *reading) term(k int) (Term, error) {
 	t, err := r.termOnce(k)
 	var damage *DamageError
 	if errors.As(err, &damage) && s.forgetIndex() {
-		return r.termOnce(k)
+		t, err = r.termOnce(k)
 	}
+	r.log.met(err, s)
 	return t, err
 }
 

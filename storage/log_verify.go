@@ -70,6 +70,9 @@ func segmentOf(segments []*segment, i Index) int {
 // Next is the entry that is read next: behind an error, the first that is not right.
 func (v *Verifier) Next() Index { return v.at.index }
 
+// Segment is the first entry of the segment that is read.
+func (v *Verifier) Segment() Index { return v.in }
+
 // Step reads on, about maxBytes, and returns how many bytes were right. At the end
 // of the log that is 0, without an error; more may be appended. It goes on with the
 // log's start if its place was trimmed meanwhile. A *DamageError says that the frame
@@ -109,12 +112,17 @@ func (v *Verifier) segment(r *reading, k int) (n int64, err error) {
 		return 0, err
 	}
 	defer r.log.logs.files.unpin(hd)
-	if k+1 < len(r.segments) { // what others remember of its size is not what is there
-		info, err := hd.file.Stat()
-		if err != nil {
-			return 0, &DamageError{Path: hd.seg.path, Reason: "its size cannot be read", Err: err}
-		}
-		end = info.Size()
+	// What others remember of the file's size, or have open, is not what is there.
+	size, err := hd.seg.fileSize()
+	switch {
+	case err != nil:
+		return 0, &DamageError{Path: hd.seg.path, Reason: "its size cannot be read", Err: err}
+	case size < 0 && hd.seg.isRetired():
+		return 0, ErrCompacted
+	case size < 0:
+		return 0, &DamageError{Path: hd.seg.path, Reason: "is missing"}
+	case k+1 < len(r.segments):
+		end = size
 	}
 	for v.at.pos < end && v.at.index < r.limit {
 		if n >= r.maxBytes {

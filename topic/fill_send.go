@@ -33,12 +33,12 @@ type Streamer interface {
 // time.
 const fillsServed = 8
 
-// HandleStream serves a stream of another node's manager ("topic.fill"), until
-// it is done or ctx ends. What went wrong is in the stream; an error means that
+// HandleStream serves a stream of another node's manager ("topic.fill",
+// "topic.frames"), until it is done or ctx ends. What went wrong is in the stream; an error means that
 // the stream itself was wrong (Refused) or broke. The caller closes the stream.
 func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method string, s Stream) error {
 	switch {
-	case method != methodFill:
+	case method != methodFill && method != methodFrames:
 		return &metastore.UnsupportedError{Call: method}
 	case ctx == nil:
 		return fmt.Errorf("stream of %v: %w", from, ErrNoContext)
@@ -53,7 +53,11 @@ func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method 
 	if err != nil {
 		return fmt.Errorf("stream of %v: %w", from, err)
 	}
-	if err := m.sendFill(ctx, from, q, s); err != nil {
+	send := m.sendFill
+	if method == methodFrames {
+		send = m.sendRange
+	}
+	if err := send(ctx, from, q, s); err != nil {
 		m.cfg.Logger.Debug("a replica elsewhere was not filled from here",
 			zap.Stringer("node", from), zap.Stringer("replica", q.replica), zap.Error(err))
 		if err := writeFill(s, fillRefused, encodeError(err)); err != nil {

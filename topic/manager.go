@@ -47,6 +47,10 @@ type Config struct {
 	// OnMove is told how the moves of partitions go on that this node leads, one
 	// call at a time. It must not block, nor call the Manager. Default: nobody is.
 	OnMove func(MoveProgress)
+	// OnDamage is told when some of a replica's log on this node is found to be
+	// damaged, and when it is whole again, one call at a time. It must not block, nor
+	// call the Manager. Default: nobody is.
+	OnDamage func(DamageChange)
 	// Trace is told of operations. Default: nobody is, and nothing is spent on it.
 	Trace Trace
 	// Clock is what timeouts are measured with. Default: the machine's.
@@ -68,6 +72,12 @@ type Config struct {
 	// node, and once more what is sent from here to fill others, all of them
 	// together: 1 MiB to 64 GiB. Default 64 MiB.
 	FillBytesPerSecond int64
+	// VerifyInterval is how often all bytes of the partition logs on this node are read
+	// and checked: 1 min to 10,000 h. Default 24 h.
+	VerifyInterval time.Duration
+	// VerifyBytesPerSecond bounds what is read for that: 64 KiB to 64 GiB. Default
+	// 8 MiB. A round that takes longer than the interval is followed by the next.
+	VerifyBytesPerSecond int64
 	// NoBalance keeps replicas where they are unless their node drains. Else they
 	// are spread over a node that joins. It is heeded by the node that leads the
 	// metadata.
@@ -91,6 +101,8 @@ func (c Config) withDefaults() Config {
 	c.FetchWait = cmp.Or(c.FetchWait, 5*time.Second)
 	c.MaxPendingBytes = cmp.Or(c.MaxPendingBytes, 32<<20)
 	c.FillBytesPerSecond = cmp.Or(c.FillBytesPerSecond, 64<<20)
+	c.VerifyInterval = cmp.Or(c.VerifyInterval, 24*time.Hour)
+	c.VerifyBytesPerSecond = cmp.Or(c.VerifyBytesPerSecond, 8<<20)
 	if c.Rand == nil {
 		c.Rand = systemRand
 	}
@@ -123,6 +135,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("topic: Config.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
 	case c.FillBytesPerSecond < 1<<20 || c.FillBytesPerSecond > 64<<30:
 		return fmt.Errorf("topic: Config.FillBytesPerSecond is %d: want %d to %d", c.FillBytesPerSecond, 1<<20, int64(64<<30))
+	case c.VerifyInterval < time.Minute || c.VerifyInterval > 10_000*time.Hour:
+		return fmt.Errorf("topic: Config.VerifyInterval is %v: want 1 min to 10,000 h", c.VerifyInterval)
+	case c.VerifyBytesPerSecond < 64<<10 || c.VerifyBytesPerSecond > 64<<30:
+		return fmt.Errorf("topic: Config.VerifyBytesPerSecond is %d: want %d to %d", c.VerifyBytesPerSecond, 64<<10, int64(64<<30))
 	}
 	return nil
 }
@@ -152,6 +168,7 @@ type Position struct {
 //	                            and which they hand back
 //	planner      Open           which moves begin, on the node   Close
 //	                            that leads the metadata
+//	scrubber     Open           finding and repairing damage     Close
 //	fill         reconciler     a log on its way here, its       when it is whole, or of no
 //	                            stream and its watchdog          use, Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
@@ -168,7 +185,9 @@ type Manager struct {
 	broke    beacon // an open replica takes no part any more, or its log cannot be continued
 	led      beacon // a replica began to lead, or its group's configuration changed
 	stats    counters
-	draining atomic.Bool // see Drain
+	// suspected has what reads met; the scrubber looks at it.
+	suspected suspects
+	draining  atomic.Bool // see Drain
 
 	filling chan struct{} // a place for each replica elsewhere that is filled from here
 	fillIn  *pacer
@@ -214,6 +233,9 @@ func Open(cfg Config) (*Manager, error) {
 	m.running.Go(m.finish)
 	m.running.Go(mv.run)
 	m.running.Go(m.planMoves)
+	m.suspected.all = map[*replica][]storage.Index{}
+	sc := &scrubber{Manager: m, ill: map[*replica]*illness{}, pace: &pacer{clock: cfg.Clock, rate: cfg.VerifyBytesPerSecond}}
+	m.running.Go(sc.run)
 	return m, nil
 }
 
@@ -290,7 +312,10 @@ type PartitionStatus struct {
 	// Lag is, if this replica leads, how many entries the one furthest behind does
 	// not have yet.
 	Lag storage.Index
-	Err error // why the replica is not open, or takes no part any more; it is opened again
+	// Damage is why some of the replica's log cannot be read, while it cannot: it is
+	// being repaired from another replica. All else is served.
+	Damage error
+	Err    error // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -315,6 +340,9 @@ func (m *Manager) Status() []PartitionStatus {
 			s.HighWatermark, s.Readable = hw, err == nil
 			r.followers(&s)
 			s.Err = r.failed()
+			if d := r.damage.Load(); d != nil {
+				s.Damage = d.Reason
+			}
 		} else {
 			s.Err = m.failure(at)
 		}
@@ -334,11 +362,14 @@ type Stats struct {
 	FilledIn, FilledOut       uint64 // bytes that came for fills here, and were sent for others
 	Moved, MovesCancelled     uint64 // moves that this node's leaders ended
 	HandedBack                uint64 // leaderships that were given to the preferred leader
+	Verified, Repaired        uint64 // bytes of partition logs here that were checked, and that were got from another replica
+	Damages                   uint64 // replicas here of whose log some was found to be damaged
 }
 
 type counters struct {
 	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
 	fills, filledIn, filledOut, moved, movesCancelled, handedBack                  atomic.Uint64
+	verified, repaired, damages                                                    atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
@@ -350,5 +381,6 @@ func (m *Manager) Stats() Stats {
 		FetchedLocal: c.fetchedLocal.Load(), FetchedAway: c.fetchedAway.Load(),
 		Fills: c.fills.Load(), FilledIn: c.filledIn.Load(), FilledOut: c.filledOut.Load(),
 		Moved: c.moved.Load(), MovesCancelled: c.movesCancelled.Load(), HandedBack: c.handedBack.Load(),
+		Verified: c.verified.Load(), Repaired: c.repaired.Load(), Damages: c.damages.Load(),
 	}
 }

@@ -54,6 +54,10 @@ type replica struct {
 	// behind is the node of the leader that has said that the log here cannot be
 	// continued; 0: none has.
 	behind atomic.Uint64
+	// damage is what is known to be damaged of the log here, nil: nothing; repaired
+	// the bytes that came for it.
+	damage   atomic.Pointer[DamageChange]
+	repaired atomic.Int64
 }
 
 // leadership is what a replica knows of its group's leader.

@@ -268,6 +268,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 		return err
 	}
 	part.Bind(r.group)
+	r.group.Log().OnDamage(func(first storage.Index) { rc.suspect(r, first) })
 	rc.mu.Lock()
 	rc.mu.replicas[r.address] = r
 	rc.mu.Unlock()

@@ -1,0 +1,90 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// A replica of whose log some is damaged gets those entries from another replica,
+// over a stream "topic.frames". It asks with the 50 bytes of a fill's request, where
+// next is the first entry that it wants, and is answered by one message of a fill
+// (fill_format.go): 3, frames, from that entry on and at least one, or 1, refused.
+const methodFrames = "topic.frames"
+
+// sendRange answers a question for frames.
+func (m *Manager) sendRange(ctx context.Context, from raftlog.NodeID, q fillRequest, w io.Writer) error {
+	select {
+	case m.filling <- struct{}{}:
+		defer func() { <-m.filling }()
+	default:
+		return raftlog.Retry(fmt.Errorf("%w: %d replicas are being filled from here", ErrOverloaded, fillsServed))
+	}
+	r, err := m.serving(q.address)
+	if err != nil {
+		return err
+	}
+	place := r.where()
+	switch {
+	case r.ending.Load():
+		return ErrTopicDeleted
+	case place.Group != q.group:
+		return malformed("frames of %v, the partition's group is %v", q.group, place.Group)
+	case nodeOf(place, q.replica) != from:
+		return raftlog.Retry(fmt.Errorf("topic: frames for %v: no assignment known here says that it is on %v", q.replica, from))
+	}
+	buf := m.borrow()
+	defer m.giveBack(buf)
+	log := r.group.Log()
+	var frames []byte
+	for _, most := range [...]int{fillChunk, 1} { // some of what follows the first may be damaged here
+		frames, _, err = log.Frames(q.next, log.Position().LastIndex+1, most, buf.bytes[:0])
+		if buf.bytes = frames; !errors.As(err, new(*storage.DamageError)) {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return raftlog.Retry(fmt.Errorf("topic: entry %d of %v: %w", q.next, r.address, err))
+	case len(frames) == 0:
+		return raftlog.Retry(fmt.Errorf("topic: entry %d of %v: %w", q.next, r.address, storage.ErrBeyond))
+	}
+	if err := m.fillOut.take(ctx, len(frames)); err != nil {
+		return raftlog.Retry(err)
+	}
+	m.stats.filledOut.Add(uint64(len(frames)))
+	return writeFill(w, fillFrames, frames)
+}
+
+// framesFrom gets frames of a replica's log, from an entry on, from another node.
+func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, r *replica, next storage.Index) ([]byte, error) {
+	ctx, cancel := within(ctx, m.cfg.Clock, fillSilence)
+	defer cancel()
+	s, err := m.cfg.Streamer.OpenStream(ctx, node, methodFrames)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	q := fillRequest{address: r.address, group: r.where().Group, replica: r.id, next: next}
+	if _, err := s.Write(q.encode()); err != nil {
+		return nil, err
+	}
+	kind, body, err := readFill(s, nil)
+	switch {
+	case err != nil:
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	case kind == fillRefused:
+		return nil, fillError(body)
+	case kind != fillFrames:
+		return nil, malformed("frames as a message of kind %d", kind)
+	}
+	m.stats.filledIn.Add(uint64(len(body)))
+	return body, m.fillIn.take(ctx, len(body))
+}

@@ -1,0 +1,310 @@
+package topic
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+)
+
+// The scrubber looks for bytes of partition logs on this node that are not what was
+// written: all of them every Config.VerifyInterval, and at once where a read has met
+// some. It writes them again from another replica. Until that succeeded the range is
+// refused to who reads it, here and as a fill, and the replica hands leadership over
+// (raftlog.Group.SetDamaged); it goes on voting and acknowledging, for what that
+// rests on is in the journal and the table.
+//
+//	     verified: nothing to do
+//	       │
+//	a read ├──► suspect ──► healed                          told: repaired
+//	       │      │  ▲
+//	round ─┘      ▼  │ no other replica could give it       told: damaged
+//	             ill ┘ (pauses grow to half a minute)
+//
+// It has one goroutine. What it reads in rounds is paced by
+// Config.VerifyBytesPerSecond, what it gets by Config.FillBytesPerSecond.
+type scrubber struct {
+	*Manager
+	round []*replica        // still to be verified in this round
+	r     *replica          // that is being verified
+	v     *storage.Verifier // of it
+	due   time.Time         // of the next round
+	pace  *pacer
+	ill   map[*replica]*illness
+}
+
+// illness is a replica whose log is damaged, or may be.
+type illness struct {
+	segments []storage.Index // first entries
+	pause    time.Duration
+	at       time.Time // of the next try
+}
+
+// suspects are replicas of which a read was refused, with the first entries of the
+// segments.
+type suspects struct {
+	beacon
+	lock sync.Mutex
+	all  map[*replica][]storage.Index
+}
+
+// scrubStep is about how much is read at a time.
+const scrubStep = 128 << 10
+
+// firstRound is when the first round begins, behind what a start has to do.
+const firstRound = time.Minute
+
+// DamageChange is what Config.OnDamage tells: some of a replica's log on this node is
+// not what was written, or it is again.
+type DamageChange struct {
+	TopicPartition
+	Replica storage.ReplicaID
+	// Reason is why it could not be repaired yet; nil: all of it is right again.
+	Reason error
+	// Entry is the first that is damaged, or was.
+	Entry storage.Index
+	// Repaired is how many bytes came from another replica so far.
+	Repaired int64
+}
+
+// suspect notes that a read of a replica's log met damage. It is called by readers.
+func (m *Manager) suspect(r *replica, first storage.Index) {
+	s := &m.suspected
+	s.lock.Lock()
+	if !slices.Contains(s.all[r], first) {
+		s.all[r] = append(s.all[r], first)
+	}
+	s.lock.Unlock()
+	s.flash()
+}
+
+func (s *scrubber) run() {
+	s.due = s.cfg.Clock.Now().Add(firstRound)
+	for s.life.Err() == nil {
+		suspected := s.suspected.wait()
+		s.admit()
+		wait := min(s.heal(), s.verify())
+		if wait <= 0 {
+			continue
+		}
+		timer := s.cfg.Clock.NewTimer(wait)
+		select {
+		case <-suspected:
+		case <-timer.C():
+		case <-s.life.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// admit takes over what readers met.
+func (s *scrubber) admit() {
+	s.suspected.lock.Lock()
+	all := s.suspected.all
+	s.suspected.all = map[*replica][]storage.Index{}
+	s.suspected.lock.Unlock()
+	for r, segments := range all {
+		i := s.ill[r]
+		if i == nil {
+			i = &illness{}
+			s.ill[r] = i
+		}
+		for _, first := range segments {
+			if !slices.Contains(i.segments, first) {
+				i.segments = append(i.segments, first)
+			}
+		}
+	}
+}
+
+// idle is how long the scrubber waits if nothing is due.
+const idle = time.Hour
+
+// heal tries to repair what is due, and returns when it is to be called again.
+func (s *scrubber) heal() time.Duration {
+	next := idle
+	for r, i := range s.ill {
+		if s.replica(r.address) != r || r.failed() != nil || r.ending.Load() {
+			delete(s.ill, r) // it is opened again, or gone
+			continue
+		}
+		if wait := i.at.Sub(s.cfg.Clock.Now()); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		for len(i.segments) > 0 && s.life.Err() == nil {
+			if err := s.healSegment(r, i.segments[0]); err != nil {
+				i.pause = nextPause(i.pause)
+				i.at = s.cfg.Clock.Now().Add(i.pause)
+				next = min(next, i.pause)
+				break
+			}
+			i.segments = i.segments[1:]
+		}
+		if len(i.segments) == 0 {
+			s.sound(r)
+			delete(s.ill, r)
+		}
+	}
+	return next
+}
+
+// healSegment verifies a segment, and repairs what is not right.
+func (s *scrubber) healSegment(r *replica, first storage.Index) error {
+	v := r.group.Log().Verify(first)
+	begin := v.Segment()
+	for v.Segment() == begin {
+		n, err := v.Step(scrubStep)
+		s.stats.verified.Add(uint64(n))
+		var damage *storage.DamageError
+		switch {
+		case errors.As(err, &damage):
+			if err := s.repair(r, v, damage); err != nil {
+				return err
+			}
+		case err != nil:
+			return nil // the log is closed
+		case n == 0:
+			return nil // its end
+		}
+		if s.life.Err() != nil {
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// repair gets what is damaged at the verifier's place from another replica.
+func (s *scrubber) repair(r *replica, v *storage.Verifier, damage *storage.DamageError) error {
+	first := r.damage.Load() == nil
+	s.damaged(r, v.Next(), damage)
+	err := error(ErrNoReplica)
+	for _, node := range s.senders(r) {
+		var frames []byte
+		if v.Next() <= r.group.Log().Position().LastIndex {
+			if frames, err = s.framesFrom(s.life, node, r, v.Next()); err != nil {
+				continue
+			}
+		}
+		if err = v.Repair(frames); err == nil || errors.Is(err, storage.ErrCompacted) {
+			s.stats.repaired.Add(uint64(len(frames)))
+			r.repaired.Add(int64(len(frames)))
+			return nil
+		}
+	}
+	if s.life.Err() != nil {
+		return err
+	}
+	reason := fmt.Errorf("%w; no other replica has given it: %w", damage, err)
+	s.damaged(r, v.Next(), reason)
+	r.group.SetDamaged(true)
+	if first {
+		s.log(r).Error("some of a replica's log is damaged, and no other replica could give it yet", zap.Error(reason))
+		s.tell(r, v.Next(), reason)
+	}
+	return err
+}
+
+// damaged shows what is known of a damage.
+func (s *scrubber) damaged(r *replica, entry storage.Index, reason error) {
+	if r.damage.Load() == nil {
+		s.stats.damages.Add(1)
+		s.log(r).Warn("some of a replica's log is not what was written: getting it from another replica", zap.Error(reason))
+		defer s.tell(r, entry, reason)
+	}
+	r.damage.Store(&DamageChange{Reason: reason, Entry: entry})
+}
+
+// sound notes that all that was damaged is right.
+func (s *scrubber) sound(r *replica) {
+	was := r.damage.Swap(nil)
+	r.group.SetDamaged(false)
+	if was == nil {
+		return
+	}
+	s.log(r).Info("a replica's log is whole again", zap.Int64("bytes", r.repaired.Load()))
+	s.tell(r, was.Entry, nil)
+	r.repaired.Store(0)
+}
+
+func (s *scrubber) tell(r *replica, entry storage.Index, reason error) {
+	if f := s.cfg.OnDamage; f != nil {
+		f(DamageChange{
+			TopicPartition: TopicPartition{r.name, r.partition}, Replica: r.id,
+			Reason: reason, Entry: entry, Repaired: r.repaired.Load(),
+		})
+	}
+}
+
+// senders are the nodes that may have what is missing, the leader's first.
+func (s *scrubber) senders(r *replica) (nodes []raftlog.NodeID) {
+	if s.cfg.Streamer == nil {
+		return nil
+	}
+	leader, _ := r.leader()
+	for _, a := range r.where().Replicas {
+		switch a.Node {
+		case s.cfg.Node:
+		case leader:
+			nodes = slices.Insert(nodes, 0, a.Node)
+		default:
+			nodes = append(nodes, a.Node)
+		}
+	}
+	return nodes
+}
+
+// verify reads on in the round, and returns when it is to be called again.
+func (s *scrubber) verify() time.Duration {
+	now := s.cfg.Clock.Now()
+	if s.v == nil && !s.pick(now) {
+		return max(s.due.Sub(now), time.Millisecond)
+	}
+	n, err := s.v.Step(scrubStep)
+	s.stats.verified.Add(uint64(n))
+	var damage *storage.DamageError
+	switch {
+	case errors.As(err, &damage):
+		s.suspect(s.r, s.v.Segment())
+		if !s.v.Skip() {
+			s.v = nil
+		}
+	case err != nil || n == 0:
+		s.v = nil
+	}
+	return max(s.pace.due(now, int(n))-paceSlack, 0)
+}
+
+// pick takes the next replica of the round, or begins one that is due.
+func (s *scrubber) pick(now time.Time) bool {
+	if len(s.round) == 0 {
+		if now.Before(s.due) {
+			return false
+		}
+		s.due = now.Add(s.cfg.VerifyInterval)
+		s.mu.RLock()
+		for _, r := range s.mu.replicas {
+			s.round = append(s.round, r)
+		}
+		s.mu.RUnlock()
+	}
+	for len(s.round) > 0 {
+		s.r, s.round = s.round[0], s.round[1:]
+		if s.replica(s.r.address) == s.r {
+			s.v = s.r.group.Log().Verify(0)
+			return true
+		}
+	}
+	s.r = nil
+	return false
+}
+
+func (s *scrubber) log(r *replica) *zap.Logger {
+	return s.cfg.Logger.With(zap.String("topic", r.name), zap.Uint32("partition", r.partition), zap.Stringer("replica", r.id))
+}
