@@ -187,6 +187,7 @@ func (n *Node) followMembers(ctx context.Context, p *parts, self NodeID) error {
 		_, changed := meta.Watch()
 		if members := meta.Members(); len(members) > 0 {
 			n.net.roster.Load().agreed(members)
+			n.findWay(meta.Recoveries())
 		}
 		if m, ok := meta.Member(self); ok && !m.Liveness.Draining() {
 			topics.Undrain() // taken back, if it was

@@ -27,6 +27,7 @@ type network struct {
 	asked     asked
 	parts     atomic.Pointer[parts] // nil until the node is part of a cluster
 	fence     *fence
+	process   uint64 // random
 }
 
 // asked remembers why initial members could not be asked, for who waits for
@@ -166,7 +167,7 @@ func (n *network) HandleFrame(from transport.Peer, _ transport.Class, frame []by
 // itself.
 func (n *network) known(from transport.Peer) bool {
 	r := n.roster.Load()
-	if r == nil || from.ClusterID != [16]byte(r.cluster) || from.Epoch != r.epoch {
+	if epoch, _ := epochOf(from); r == nil || from.ClusterID != [16]byte(r.cluster) || epoch != r.epoch {
 		return false
 	}
 	member, ok := r.peer(raftlog.NodeID(from.Node))

@@ -144,10 +144,10 @@ func (n *Node) start(ctx context.Context) error {
 		Random: func(p []byte) { _, _ = rand.Read(p) }, // never fails: the runtime ends the process instead
 	})
 	n.net.genesis = n.genesis
-	process := newProcess()
-	identity := transport.Identity{Cluster: n.cfg.Cluster, Name: n.cfg.Name, Process: process}
+	n.net.process = newProcess()
+	identity := transport.Identity{Cluster: n.cfg.Cluster, Name: n.cfg.Name, Process: n.net.process}
 	if state.Belongs() {
-		identity.ClusterID, identity.Node, identity.Epoch = id.ClusterID, uint64(id.Node), id.Epoch
+		identity = n.identity(wayOf(state))
 	}
 	if err := n.net.transport.Start(identity, n.net); err != nil {
 		return fmt.Errorf("stele: start the network: %w", err)
@@ -168,13 +168,22 @@ func (n *Node) start(ctx context.Context) error {
 		}
 		return nil
 	}
-	n.running.Go(func() { n.form(process) })
+	n.running.Go(n.form)
 	return nil
+}
+
+// identity is what a node says of itself that is part of a cluster.
+func (n *Node) identity(way uint64) transport.Identity {
+	id := n.store.Identity()
+	return transport.Identity{
+		Cluster: n.cfg.Cluster, Name: n.cfg.Name, ClusterID: id.ClusterID,
+		Node: uint64(id.Node), Epoch: wireEpoch(id.Epoch, way), Process: n.net.process,
+	}
 }
 
 // form makes the node part of a cluster: of the one that its initial members
 // found, or of one that takes it in.
-func (n *Node) form(process uint64) {
+func (n *Node) form() {
 	joiner := n.joiner(nil)
 	n.entering.Store(joiner)
 	state, err := membership.Enter(n.life, n.genesis, joiner)
@@ -185,11 +194,7 @@ func (n *Node) form(process uint64) {
 		err = cmp.Or(settings{other.Want}.fit(&n.cfg, "which the cluster has"), err)
 	}
 	if err == nil {
-		id := n.store.Identity()
-		n.net.transport.SetIdentity(transport.Identity{
-			Cluster: n.cfg.Cluster, Name: n.cfg.Name, ClusterID: id.ClusterID,
-			Node: uint64(id.Node), Epoch: id.Epoch, Process: process,
-		})
+		n.net.transport.SetIdentity(n.identity(wayOf(state)))
 		err = n.assemble(n.life, state)
 	}
 	n.fail(err)
@@ -267,6 +272,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	if r := state.Recovered; r != nil { // its own metadata may be empty, or old
 		roster.agreed(membersOf(r))
 	}
+	roster.way.Store(wayOf(state))
 	n.net.roster.Store(roster)
 
 	p := &parts{}

@@ -54,7 +54,9 @@ const (
 // again they are the cluster, in the next recovery epoch; the others can never
 // return (see EpochFencedError), and their directories should be destroyed once
 // nobody wants to read them any more. So be sure that they are lost: of a cluster
-// that still serves, a recovery of some nodes of it fences all the others.
+// that still serves, a recovery of some nodes of it fences all the others. And make
+// one plan: two of the same epoch, each applied somewhere, make two clusters, which
+// keep apart and say so, and of which one has to be given up.
 //
 // Of cfg it needs Cluster, Name, Dir and FS. Nothing is changed, but LOCK is taken
 // meanwhile. Errors: ErrLocked (Retry); Refused: *IdentityError, *RecoveringError,
@@ -104,7 +106,10 @@ func surveyDir(cfg *Config) (_ Survey, err error) {
 	if err != nil {
 		return Survey{}, err
 	}
-	s.Metadata = membership.Surveyed(meta)
+	s.Metadata, s.Plan = membership.Surveyed(meta), meta.Plan
+	if r := state.Recovered; r != nil {
+		s.Plan = r.Plan // its metadata may be those of before
+	}
 	for _, st := range off.Replicas {
 		var machine raftlog.Index
 		if st.Replica == place.Replica {

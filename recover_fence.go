@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/stelelog/stele/internal/clock"
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/transport"
 )
@@ -96,32 +97,90 @@ func (n *network) compare(from transport.Peer) error {
 		return err
 	}
 	r := n.roster.Load()
-	if r == nil || from.ClusterID != [16]byte(r.cluster) || from.Epoch == r.epoch {
+	if r == nil || from.ClusterID != [16]byte(r.cluster) {
 		return nil
 	}
-	if from.Epoch > r.epoch {
-		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: from.Epoch, By: from.Name})
+	switch epoch, way := epochOf(from); {
+	case epoch > r.epoch:
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name})
 		return n.fence.now()
+	case epoch < r.epoch:
+		n.fence.behind(from, r.epoch)
+		return &EpochFencedError{Epoch: epoch, Current: r.epoch}
+	case way != 0 && r.way.Load() != 0 && way != r.way.Load():
+		n.fence.rival(from, r.epoch)
+		return raftlog.Refused(fmt.Errorf("stele: %q went through another forced recovery to epoch %d than %q did", r.cfg.Name, epoch, from.Name))
 	}
-	n.fence.behind(from, r.epoch)
-	return &EpochFencedError{Epoch: from.Epoch, Current: r.epoch}
+	return nil
 }
 
-// behind notes that a peer of an older epoch speaks.
-func (f *fence) behind(from transport.Peer, epoch uint64) {
+// Two plans that were made of the same epoch, of different directories, lead to the
+// same next epoch, and to two clusters of one id: neither is behind the other. So
+// what travels as a node's recovery epoch says beside it which way led there.
+//
+//	bits 0 to 15     the epoch
+//	bits 16 to 63    bits of the plan's id; 0: epoch 0, or the node has joined since
+//	                 and has not read in the metadata which plan it was
+
+const wayBits = 48
+
+// wayTo is what travels of a plan.
+func wayTo(plan [16]byte) uint64 { return max(1, binary.BigEndian.Uint64(plan[:])>>(64-wayBits)) }
+
+// wayOf is that of a life that a recovery took along.
+func wayOf(state membership.State) uint64 {
+	if state.Recovered == nil {
+		return 0
+	}
+	return wayTo(state.Recovered.Plan)
+}
+
+func wireEpoch(epoch, way uint64) uint64 { return way<<(64-wayBits) | epoch }
+
+func epochOf(from transport.Peer) (epoch, way uint64) {
+	return from.Epoch & (1<<(64-wayBits) - 1), from.Epoch >> (64 - wayBits)
+}
+
+// findWay takes the way to this node's epoch from the metadata, and says it from
+// then on.
+func (n *Node) findWay(recoveries []Recovery) {
+	r := n.net.roster.Load()
+	for _, past := range recoveries {
+		if past.Epoch == r.epoch && r.way.CompareAndSwap(0, wayTo(past.Plan)) {
+			n.net.transport.SetIdentity(n.identity(r.way.Load()))
+		}
+	}
+}
+
+// due reports whether it is to be said that a peer is kept out.
+func (f *fence) due(from transport.Peer) bool {
 	now := clock.System().Now()
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	last, known := f.logged[from.Node]
 	due := (!known || now.Sub(last) >= fenceEvery) && (known || len(f.logged) < maxFenced)
 	if due {
 		f.logged[from.Node] = now
 	}
-	f.mu.Unlock()
-	if !due {
+	return due
+}
+
+// rival notes that a peer of another recovery to the same epoch speaks.
+func (f *fence) rival(from transport.Peer, epoch uint64) {
+	if f.due(from) {
+		f.log.Error("a node of another forced recovery to the same epoch is kept out: there are two clusters, and one has to be given up",
+			zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("epoch", epoch))
+	}
+}
+
+// behind notes that a peer of an older epoch speaks.
+func (f *fence) behind(from transport.Peer, epoch uint64) {
+	if !f.due(from) {
 		return
 	}
+	its, _ := epochOf(from)
 	f.log.Warn("a node that a forced recovery left behind is kept out",
-		zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", from.Epoch), zap.Uint64("epoch", epoch))
+		zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", its), zap.Uint64("epoch", epoch))
 	select {
 	case f.tell <- from.Addr:
 	default: // it is told in a minute, or when it calls

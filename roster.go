@@ -28,6 +28,7 @@ import (
 type roster struct {
 	cluster raftlog.ClusterID
 	epoch   uint64
+	way     atomic.Uint64 // see wayTo; 0: not known yet
 	cfg     *Config
 	genesis map[raftlog.NodeID]string // addresses of the lives that this node's cluster was founded with, if it was with it
 

@@ -150,7 +150,9 @@
 // cluster is in the next recovery epoch. All ids that it gives out have the epoch in
 // their top bits, so none comes again that the lost nodes gave out unheard; every
 // frame and call has the epoch, too, so that the lives that were left behind are
-// fenced when they return (R33). They are members that never will be heard again:
+// fenced when they return (R33). Beside it travels which plan led there: of two
+// clusters that came to one epoch by different plans neither takes in the other's
+// nodes, and no later plan is made of both. They are members that never will be heard again:
 // their places pass on, as in a forced decommission, and tombstones end them.
 //
 // # Versions

@@ -158,9 +158,12 @@ func ofOneCluster(surveys []Survey) error {
 	if len(surveys) == 0 {
 		return refused(RefusedNothing, "no directory was surveyed")
 	}
-	first := &surveys[0]
+	first, knows := &surveys[0], &surveys[0]
 	for i := range surveys {
 		s := &surveys[i]
+		if knows.Plan == (ID{}) {
+			knows = s // which recovery led to its epoch
+		}
 		switch {
 		case s.Version != surveyVersion:
 			return refused(RefusedMixed, "the survey of %q has form %d, this build knows %d", s.Name, s.Version, surveyVersion)
@@ -171,6 +174,9 @@ func ofOneCluster(surveys []Survey) error {
 		case s.Epoch != first.Epoch:
 			return refused(RefusedMixed, "%q is in recovery epoch %d, %q in %d: finish that recovery, or leave out who is in the older one",
 				s.Name, s.Epoch, first.Name, first.Epoch)
+		case s.Plan != knows.Plan && s.Plan != ID{}:
+			return refused(RefusedMixed, "%q came to recovery epoch %d by plan %v, %q by plan %v: they are two clusters, of which one has to be given up",
+				s.Name, s.Epoch, s.Plan, knows.Name, knows.Plan)
 		case i > 0 && s.Node == surveys[i-1].Node:
 			return refused(RefusedMixed, "%v is surveyed twice (%q, %q): one of them is a copy", s.Node, surveys[i-1].Name, s.Name)
 		}

@@ -16,6 +16,7 @@ type Survey struct {
 	Cluster   string `json:"cluster"`
 	ClusterID ID     `json:"cluster_id"`
 	Epoch     uint64 `json:"epoch"` // recovery epoch that the directory is in
+	Plan      ID     `json:"plan"`  // of the recovery that led there; zero: none, or it is not known here
 
 	Name  string         `json:"name"`
 	Node  raftlog.NodeID `json:"node"`

@@ -102,10 +102,14 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		change func(s []Survey) []Survey
 		code   RecoveryRefusal
 	}{
-		"nothing was surveyed":       {func([]Survey) []Survey { return nil }, RefusedNothing},
-		"a majority is left":         {func(s []Survey) []Survey { return append(s, surveyOf(3, 20)) }, RefusedMajority},
-		"another cluster":            {func(s []Survey) []Survey { s[1].ClusterID = ID{9}; return s }, RefusedMixed},
-		"another epoch":              {func(s []Survey) []Survey { s[1].Epoch = 1; return s }, RefusedMixed},
+		"nothing was surveyed": {func([]Survey) []Survey { return nil }, RefusedNothing},
+		"a majority is left":   {func(s []Survey) []Survey { return append(s, surveyOf(3, 20)) }, RefusedMajority},
+		"another cluster":      {func(s []Survey) []Survey { s[1].ClusterID = ID{9}; return s }, RefusedMixed},
+		"another epoch":        {func(s []Survey) []Survey { s[1].Epoch = 1; return s }, RefusedMixed},
+		"another way to the epoch": {func(s []Survey) []Survey {
+			s[0].Plan, s[1].Plan = ID{1}, ID{2}
+			return append([]Survey{surveyOf(3, 20)}, s...)
+		}, RefusedMixed},
 		"another form":               {func(s []Survey) []Survey { s[1].Version = 2; return s }, RefusedMixed},
 		"a node that is in none":     {func(s []Survey) []Survey { s[1].Node = 0; return s }, RefusedMixed},
 		"one directory twice":        {func(s []Survey) []Survey { return append(s, s[0]) }, RefusedMixed},

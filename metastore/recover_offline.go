@@ -20,6 +20,7 @@ type Offline struct {
 	// The rest is as of the log's last entry.
 	ClusterID raftlog.ClusterID
 	Epoch     uint64
+	Plan      [16]byte // of the recovery that began Epoch
 	Members   []Member // by node id
 	Topics    []Topic  // by name
 }
@@ -134,6 +135,9 @@ func offlineOver(config OfflineConfig, base view, err error) (*Offline, error) {
 		return nil, err
 	}
 	o.ClusterID, o.Epoch, o.Members = c.cluster.ID, c.cluster.Epoch, c.members
+	for _, r := range c.recoveries {
+		o.Plan = r.Plan
+	}
 	for _, topic := range c.sorted() {
 		o.Topics = append(o.Topics, *topic)
 	}
