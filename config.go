@@ -181,6 +181,15 @@ type Config struct {
 	// VerifyBytesPerSecond bounds what is read for that; a round may take longer than
 	// the interval. Default 8 MiB, 64 KiB to 64 GiB.
 	VerifyBytesPerSecond int64
+
+	// StartupSweepWait is how long a node that starts opens no partition before it
+	// has taken stock of what earlier processes left: then that is left for later.
+	// Default 1 min, 1 s to 10 min.
+	StartupSweepWait time.Duration
+	// SweepInterval is how often the node looks for what was deleted or moved away
+	// and can be given back to the disk, beside when that has just happened. Default
+	// 10 min, 1 s to 24 h.
+	SweepInterval time.Duration
 }
 
 const (
@@ -220,6 +229,8 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.DiskStallTimeout, 2*time.Second)
 	orDuration(&c.VerifyInterval, 24*time.Hour)
 	orInt64(&c.VerifyBytesPerSecond, 8<<20)
+	orDuration(&c.StartupSweepWait, time.Minute)
+	orDuration(&c.SweepInterval, 10*time.Minute)
 	switch {
 	case c.Logger == nil && c.LogHandler != nil:
 		c.Logger, c.LogHandler = zap.New(NewSlogCore(c.LogHandler), zap.AddCaller()), nil
@@ -491,6 +502,8 @@ func (c *Config) validateRanges() error {
 		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
 		{"VerifyInterval", c.VerifyInterval, c.VerifyInterval >= time.Minute && c.VerifyInterval <= 10_000*time.Hour, "1m to 10000h"},
 		{"VerifyBytesPerSecond", c.VerifyBytesPerSecond, c.VerifyBytesPerSecond >= 64<<10 && c.VerifyBytesPerSecond <= 64<<30, "64 KiB to 64 GiB"},
+		{"StartupSweepWait", c.StartupSweepWait, c.StartupSweepWait >= time.Second && c.StartupSweepWait <= 10*time.Minute, "1s to 10m"},
+		{"SweepInterval", c.SweepInterval, c.SweepInterval >= time.Second && c.SweepInterval <= 24*time.Hour, "1s to 24h"},
 		{"MaxVersion", c.MaxVersion, c.MaxVersion >= 1 && c.MaxVersion <= metastore.NewestVersion, fmt.Sprintf("1 to %d", metastore.NewestVersion)},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
 	} {

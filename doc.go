@@ -129,6 +129,9 @@
 //	stele_log_repaired_bytes_total     counter    -          of them, got again from another replica
 //	stele_log_damages_total            counter    -          times that one was found to be damaged
 //	stele_logs_damaged                 gauge      -          of which some cannot be read, and no replica has given it yet
+//	stele_reclaimed_directories_total  counter    -          that were set aside here, confirmed to be over, and unlinked
+//	stele_reclaimed_bytes_total        counter    -          of the files in them
+//	stele_confirmations_total          counter    result     asked of the voters: confirmed, unread, not_so, held, no_majority, dissent
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
 //	stele_journal_bytes_total          counter    -          of entries in them
@@ -169,6 +172,7 @@
 //	stele_members_dead > 0                                for 5m   bring the node back, or take it out
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
+//	increase(stele_confirmations_total{result="dissent"}[1h]) > 0  the metadata of a node are damaged: the log says whose word differs
 //	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
 //	increase(stele_log_damages_total[1d]) > 0                      the disk changes bytes: replace it
 //	stele_logs_damaged > 0                                for 10m  no other replica has what is damaged here
@@ -197,6 +201,8 @@
 //	MembershipNoticed  of the node that leads the metadata: who is let in, deferred, refused, promoted, dead, leaves, waits
 //	MoveChanged        of the node that leads a partition: a replica is on its way to another node, has arrived, or will not
 //	DamageChanged      bytes of a partition log here are not what was written, or are again
+//	Reclaimed          what was set aside here was confirmed to be over, and is gone
+//	ReclaimRefused     what was set aside here is kept, for a new reason
 //	NodeFailed         the node can serve no more until it is opened again
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion
@@ -205,8 +211,8 @@
 //
 // Open starts, and Close and Abort stop: what a member does for its membership
 // (life.go), the raft loop, the journal's writer, a
-// checkpoint now and then, the metadata gate, the reconciler of topics, the
-// transport's connections, the one that calls Events if there are any, Pebble's
+// checkpoint now and then, the metadata gate, the reconciler of topics and the
+// sweeper, which reclaims, the transport's connections, the one that calls Events if there are any, Pebble's
 // own goroutines. Groups that apply entries
 // have a goroutine while they do. Nothing of a node is shared with another one in
 // the process, and nothing exits or panics the host.

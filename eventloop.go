@@ -88,6 +88,8 @@ const (
 	membershipNoticed
 	moveChanged
 	damageChanged
+	reclaimed
+	reclaimRefused
 	nodeFailed
 	topicCreated
 	topicDeleted
@@ -95,11 +97,12 @@ const (
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "NodeFailed", "TopicCreated", "TopicDeleted"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "ReclaimRefused", "NodeFailed", "TopicCreated", "TopicDeleted"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
-		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
+		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.Reclaimed == nil && e.ReclaimRefused == nil &&
+		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {
@@ -175,6 +178,28 @@ func (l *eventLoop) onDamage() func(topic.DamageChange) {
 	}
 	return func(d topic.DamageChange) {
 		l.enqueue(func() { l.tell(damageChanged, func() { f(d) }) })
+	}
+}
+
+// onReclaimed and onReclaimRefused are what the sweeper calls; nil if nobody wants
+// to know.
+func (l *eventLoop) onReclaimed() func(topic.Reclaimed) {
+	f := l.events.Reclaimed
+	if f == nil {
+		return nil
+	}
+	return func(r topic.Reclaimed) {
+		l.enqueue(func() { l.tell(reclaimed, func() { f(r) }) })
+	}
+}
+
+func (l *eventLoop) onReclaimRefused() func(topic.ReclaimRefusal) {
+	f := l.events.ReclaimRefused
+	if f == nil {
+		return nil
+	}
+	return func(r topic.ReclaimRefusal) {
+		l.enqueue(func() { l.tell(reclaimRefused, func() { f(r) }) })
 	}
 }
 

@@ -2,6 +2,7 @@ package stele
 
 import (
 	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
 )
@@ -14,7 +15,8 @@ import (
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
 // topic, and tells what is different from what it told last. (Of what leaders tell,
-// MembershipNoticed and MoveChanged, and of damage, the newest 256 wait.) So who is slow
+// MembershipNoticed and MoveChanged, of damage and of what is reclaimed, the newest
+// 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
 // leaders that were never told.
@@ -53,6 +55,14 @@ type Events struct {
 	// damaged is refused to readers, who go to another replica, and is got again from
 	// one; the replica goes on voting and acknowledging.
 	DamageChanged func(DamageChange)
+	// Reclaimed: what this node had set aside of a topic or of a copy that moved away
+	// was confirmed to be over, by a majority of the voters on the metadata, and was
+	// unlinked.
+	Reclaimed func(Reclaimed)
+	// ReclaimRefused: something that was set aside is kept, for now or until a person
+	// has looked, for a new reason. With the reason ConfirmDissent the metadata of two
+	// nodes disagree: one of them is damaged.
+	ReclaimRefused func(ReclaimRefusal)
 	// NodeFailed: the node can serve no more until it is opened again. The error
 	// is that of WaitReady.
 	NodeFailed func(error)
@@ -165,6 +175,24 @@ const (
 	MoveSwaps     = topic.MoveSwaps     // it takes the old one's place
 	MoveFinished  = topic.MoveFinished  // it has it
 	MoveCancelled = topic.MoveCancelled // it will not come, or is taken out again
+)
+
+// Reclaimed is what Events.Reclaimed tells.
+type Reclaimed = topic.Reclaimed
+
+// ReclaimRefusal is what Events.ReclaimRefused tells.
+type ReclaimRefusal = topic.ReclaimRefusal
+
+// ConfirmReason is why something is not confirmed to be over.
+type ConfirmReason = metastore.ConfirmReason
+
+// Why something is not confirmed to be over.
+const (
+	ConfirmUnread     = metastore.ConfirmUnread     // no linearizable read of the metadata
+	ConfirmNotSo      = metastore.ConfirmNotSo      // the metadata here do not say so
+	ConfirmHeld       = metastore.ConfirmHeld       // by a forced recovery: see Node.EndHold
+	ConfirmNoMajority = metastore.ConfirmNoMajority // too few voters said so
+	ConfirmDissent    = metastore.ConfirmDissent    // a voter says otherwise: one of them is damaged
 )
 
 // ReplicaFailure is what Events.ReplicaFailed tells.

@@ -49,6 +49,9 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"log_repaired_bytes_total", "Bytes of partition logs that were got again from another replica.", nil},
 		{"log_damages_total", "Times that a partition log was found to be damaged.", nil},
 		{"logs_damaged", "Partition logs of which some cannot be read.", nil},
+		{"reclaimed_directories_total", "Directories that were set aside on the node and unlinked, against proofs.", nil},
+		{"reclaimed_bytes_total", "Bytes of the files in them.", nil},
+		{"confirmations_total", "Questions of the node to the voters whether something is over, by what came of them.", []string{"result"}},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
@@ -242,6 +245,13 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "log_verified_bytes_total", s.Verified)
 	m.count(out, "log_repaired_bytes_total", s.Repaired)
 	m.count(out, "log_damages_total", s.Damages)
+	m.count(out, "reclaimed_directories_total", s.ReclaimedDirs)
+	m.count(out, "reclaimed_bytes_total", s.ReclaimedBytes)
+	asked := p.meta.ConfirmStats()
+	m.count(out, "confirmations_total", asked.Confirmed, "confirmed")
+	for reason, n := range asked.Refused {
+		m.count(out, "confirmations_total", n, string(reason))
+	}
 	led, failed, silent, damaged := 0, 0, 0, 0
 	meta := p.meta.GroupStatus()
 	var lag raftlog.Index

@@ -313,6 +313,8 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
 		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance, OnMove: n.events.onMove(),
 		OnDamage: n.events.onDamage(), VerifyInterval: n.cfg.VerifyInterval, VerifyBytesPerSecond: n.cfg.VerifyBytesPerSecond,
+		OnReclaimed: n.events.onReclaimed(), OnReclaimRefused: n.events.onReclaimRefused(),
+		StartupSweepWait: n.cfg.StartupSweepWait, SweepInterval: n.cfg.SweepInterval,
 	}); err != nil {
 		return fail(err)
 	}

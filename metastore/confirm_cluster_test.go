@@ -28,7 +28,7 @@ func (c *cluster) leads(other raftlog.NodeID) *node {
 // while: it confirms nothing, though what it is asked is true, and the others may
 // have been asked just before. When it is back it does, as a follower.
 //
-// Property: X2, X3 (red: Confirm without its barrier, and a voter's own word for a majority)
+// Property: X2, X3 (red: Confirm without its barrier)
 func TestALeaderThatIsCutOffConfirmsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 31)

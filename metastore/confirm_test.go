@@ -89,7 +89,7 @@ func requireRefused(t *testing.T, want ConfirmReason, p proof.Proof, err error) 
 // Every node gets a proof of what is so, with one, two and three voters, and no
 // node of what is not.
 //
-// Property: X1 (red: Confirm minted without asking)
+// Property: X1 (red: Confirm did not look at what the own state says)
 func TestWhatIsDeadIsConfirmed(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		inCluster(t, n, func(t *testing.T, c *fakeCluster) {
@@ -197,7 +197,7 @@ func TestAVoterThatLagsIsNoDissent(t *testing.T) {
 // whose barrier succeeds, nor as a follower, nor by its word to others. Nor when
 // who knows better is silent.
 //
-// Property: X2, X5 (red: refusal without its dissent, of two voters that are damaged; a majority of those that answered)
+// Property: X2, X5 (red: a majority outvoted a dissent; no majority was needed; judge did not look at what the state says)
 func TestADamagedMinorityConfirmsNothing(t *testing.T) {
 	for _, leader := range []raftlog.NodeID{1, 2} {
 		inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
@@ -240,7 +240,7 @@ func TestADamagedMinorityConfirmsNothing(t *testing.T) {
 // While the group has two configurations both have to agree; an answer by another
 // one counts for nothing, and a learner may ask and does not count.
 //
-// Property: X2, R30 (red: newTally without the outgoing voters; the question without the voters)
+// Property: X2, R30 (red: the question without the outgoing voters; judge without its look at the voters)
 func TestConfirmWhileVotersChange(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		dead, lives := c.atThree(t)
@@ -303,7 +303,7 @@ func TestConfirmWhileVotersChange(t *testing.T) {
 
 // What comes in place of an answer, or late, or from another epoch, is none.
 //
-// Property: X2, R33 (red: hear without its look at the nonce, at the epoch; decodeTestimony that took what is left over)
+// Property: X2, R33 (red: hear without its look at the nonce, at the epoch, at the replica, at the index; decodeTestimony that took what is left over)
 func TestAnswersThatAreNoneConfirmNothing(t *testing.T) {
 	inCluster(t, 2, func(t *testing.T, c *fakeCluster) {
 		dead, _ := c.atThree(t)
@@ -345,7 +345,7 @@ func TestAnswersThatAreNoneConfirmNothing(t *testing.T) {
 
 // Without a linearizable read nothing is asked, whatever the states say.
 //
-// Property: X2, X3 (red: confirm without its barrier; confirm that looked at the state before the barrier: of a topic whose deletion a follower had not applied)
+// Property: X2, X3 (red: Confirm without its barrier)
 func TestNoProofWithoutALinearizableRead(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		dead, _ := c.atThree(t)
@@ -382,7 +382,7 @@ func TestNoProofWithoutALinearizableRead(t *testing.T) {
 // After a forced recovery nothing is confirmed until a person says so; what was
 // confirmed before counts no more.
 //
-// Property: X2, R33 (red: examine without held; judge without held: a node whose own state misses the recovery; the epoch of the genesis in the proof)
+// Property: X2, R33 (red: examine without held; judge without held; a tally that overheard it; the epoch of the genesis in the proof)
 func TestNoProofWhileDestructionIsHeld(t *testing.T) {
 	inCluster(t, 2, func(t *testing.T, c *fakeCluster) {
 		dead, _ := c.atThree(t)

@@ -135,7 +135,7 @@ func TestDestroyTakesWhatTheProofNames(t *testing.T) {
 // A replica's directory is taken out of that of a topic that lives, whose other
 // replicas stay, and whose own later stint does.
 //
-// Property: X1, M5 (red: asideReplica without its look at the marker; destroyReplica by the partition alone; DestroyReplica of a live one)
+// Property: X1, M5 (red: asideReplica without its look at the marker, and at open logs; destroyReplica by the partition alone; DestroyReplica of a live one)
 func TestDestroyOneReplica(t *testing.T) {
 	fs := simfs.New(1)
 	s := openMember(t, fs)
@@ -261,7 +261,7 @@ func TestDestroySurvivesACrashAtEveryOperation(t *testing.T) {
 // later ones. No log is opened in a directory that goes, and every log that was
 // opened is whole at the end.
 //
-// Property: I6 (red: quarantine without its look at open logs; destroy that took what is in topics/ too)
+// Property: I6 (red: quarantine without its look at open logs)
 func TestPurgeBesideOpen(t *testing.T) {
 	const lives = 5
 	runs := *purges

@@ -113,6 +113,17 @@
 // place for a while hands the leadership back when that one is there again and
 // has everything, a few at a time, unless its node is to leave.
 //
+// # What is deleted, and when it is gone
+//
+// Nothing that a node set aside is destroyed on its own word: its metadata may be
+// old or damaged. The sweeper asks for a proof (metastore.Store.Confirm), of the
+// death of the topic's incarnation or of the removal of the replica from its group,
+// and for a copy that moved away it asks that group itself, too. With the proof the
+// directory is unlinked, and the journal forgets the replica; without it everything
+// stays, and is tried again (sweep.go). Config.OnReclaimed and OnReclaimRefused
+// tell. When a node starts it takes stock of what earlier processes left before it
+// opens anything.
+//
 // # Producing
 //
 //	call ─► queue ─► batch ─► leader here   : Append, up to MaxInFlight at once
@@ -171,8 +182,8 @@
 // # Goroutines
 //
 // Those of a Manager and of its producers are in the table at Manager. Between
-// Open and Close it always has four: the reconciler, the mover, the planner, and
-// the finisher of deletions that others began.
+// Open and Close it always has six: the reconciler, the mover, the planner, the
+// scrubber, the sweeper, and the finisher of deletions that others began.
 //
 // A Partition has none. It runs in the goroutines of its callers and of its
 // group: Apply, Applied and the answers of Append come from the group.

@@ -98,3 +98,8 @@ func (m *Manager) OpenGroup(i storage.Incarnation, partition uint32) *raftlog.Gr
 func (m *Manager) Group(i storage.Incarnation, partition uint32) *raftlog.Group {
 	return m.replica(address{i, partition}).group
 }
+
+// HasLeft asks a partition's group whether a replica has left it.
+func (m *Manager) HasLeft(ctx context.Context, i storage.Incarnation, partition uint32, g storage.GroupID, r storage.ReplicaID) error {
+	return m.hasLeft(ctx, remains{i, r, g, partition})
+}

@@ -51,6 +51,11 @@ type Config struct {
 	// damaged, and when it is whole again, one call at a time. It must not block, nor
 	// call the Manager. Default: nobody is.
 	OnDamage func(DamageChange)
+	// OnReclaimed is told what was given back to the disk, and OnReclaimRefused why
+	// something was not, once for each reason; one call at a time. They must not
+	// block, nor call the Manager. Default: nobody is.
+	OnReclaimed      func(Reclaimed)
+	OnReclaimRefused func(ReclaimRefusal)
 	// Trace is told of operations. Default: nobody is, and nothing is spent on it.
 	Trace Trace
 	// Clock is what timeouts are measured with. Default: the machine's.
@@ -68,6 +73,14 @@ type Config struct {
 	// MaxPendingBytes bounds the records of a partition that wait for a quorum,
 	// in bytes: see PartitionConfig. Default 32 MiB.
 	MaxPendingBytes int
+	// StartupSweepWait is how long a node that starts waits, before it opens any
+	// replica, until its metadata have caught up and it has taken stock of what
+	// earlier processes left; then that is left to a later sweep. 1 s to 10 min.
+	// Default 1 min.
+	StartupSweepWait time.Duration
+	// SweepInterval is how often this node looks for what it can give back to the
+	// disk, beside when it has set something aside: 1 s to 24 h. Default 10 min.
+	SweepInterval time.Duration
 	// FillBytesPerSecond bounds what replicas that are being filled get on this
 	// node, and once more what is sent from here to fill others, all of them
 	// together: 1 MiB to 64 GiB. Default 64 MiB.
@@ -103,6 +116,8 @@ func (c Config) withDefaults() Config {
 	c.FillBytesPerSecond = cmp.Or(c.FillBytesPerSecond, 64<<20)
 	c.VerifyInterval = cmp.Or(c.VerifyInterval, 24*time.Hour)
 	c.VerifyBytesPerSecond = cmp.Or(c.VerifyBytesPerSecond, 8<<20)
+	c.StartupSweepWait = cmp.Or(c.StartupSweepWait, time.Minute)
+	c.SweepInterval = cmp.Or(c.SweepInterval, 10*time.Minute)
 	if c.Rand == nil {
 		c.Rand = systemRand
 	}
@@ -133,6 +148,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("topic: Config.FetchWait is %v: want 10 ms to 1 min", c.FetchWait)
 	case c.MaxPendingBytes < 1 || c.MaxPendingBytes > 1<<30:
 		return fmt.Errorf("topic: Config.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
+	case c.StartupSweepWait < time.Second || c.StartupSweepWait > 10*time.Minute:
+		return fmt.Errorf("topic: Config.StartupSweepWait is %v: want 1 s to 10 min", c.StartupSweepWait)
+	case c.SweepInterval < time.Second || c.SweepInterval > 24*time.Hour:
+		return fmt.Errorf("topic: Config.SweepInterval is %v: want 1 s to 24 h", c.SweepInterval)
 	case c.FillBytesPerSecond < 1<<20 || c.FillBytesPerSecond > 64<<30:
 		return fmt.Errorf("topic: Config.FillBytesPerSecond is %d: want %d to %d", c.FillBytesPerSecond, 1<<20, int64(64<<30))
 	case c.VerifyInterval < time.Minute || c.VerifyInterval > 10_000*time.Hour:
@@ -169,6 +188,7 @@ type Position struct {
 //	planner      Open           which moves begin, on the node   Close
 //	                            that leads the metadata
 //	scrubber     Open           finding and repairing damage     Close
+//	sweeper      Open           what is given back to the disk   Close
 //	fill         reconciler     a log on its way here, its       when it is whole, or of no
 //	                            stream and its watchdog          use, Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
@@ -181,9 +201,11 @@ type Manager struct {
 	builders Builders
 	buffers  sync.Pool // of *fetchBuffer
 	routes   routes
-	opened   beacon // replicas or failures changed
-	broke    beacon // an open replica takes no part any more, or its log cannot be continued
-	led      beacon // a replica began to lead, or its group's configuration changed
+	opened   beacon        // replicas or failures changed
+	broke    beacon        // an open replica takes no part any more, or its log cannot be continued
+	aside    beacon        // the reconciler set replicas aside, or moved a directory to quarantine
+	stocked  chan struct{} // closed when the reconciler has taken stock
+	led      beacon        // a replica began to lead, or its group's configuration changed
 	stats    counters
 	// suspected has what reads met; the scrubber looks at it.
 	suspected suspects
@@ -216,6 +238,7 @@ func Open(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg:     cfg,
+		stocked: make(chan struct{}),
 		filling: make(chan struct{}, fillsServed),
 		fillIn:  &pacer{clock: cfg.Clock, rate: cfg.FillBytesPerSecond},
 		fillOut: &pacer{clock: cfg.Clock, rate: cfg.FillBytesPerSecond},
@@ -236,6 +259,8 @@ func Open(cfg Config) (*Manager, error) {
 	m.suspected.all = map[*replica][]storage.Index{}
 	sc := &scrubber{Manager: m, ill: map[*replica]*illness{}, pace: &pacer{clock: cfg.Clock, rate: cfg.VerifyBytesPerSecond}}
 	m.running.Go(sc.run)
+	sw := &sweeper{Manager: m, told: map[remains]string{}}
+	m.running.Go(sw.run)
 	return m, nil
 }
 
@@ -361,6 +386,8 @@ type Stats struct {
 	Fills                     uint64 // replicas here that were given a copy of the log
 	FilledIn, FilledOut       uint64 // bytes that came for fills here, and were sent for others
 	Moved, MovesCancelled     uint64 // moves that this node's leaders ended
+	ReclaimedDirs             uint64 // directories that were destroyed, against proofs
+	ReclaimedBytes            uint64 // of the files in them
 	HandedBack                uint64 // leaderships that were given to the preferred leader
 	Verified, Repaired        uint64 // bytes of partition logs here that were checked, and that were got from another replica
 	Damages                   uint64 // replicas here of whose log some was found to be damaged
@@ -370,6 +397,7 @@ type counters struct {
 	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
 	fills, filledIn, filledOut, moved, movesCancelled, handedBack                  atomic.Uint64
 	verified, repaired, damages                                                    atomic.Uint64
+	reclaimedDirs, reclaimedBytes                                                  atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
@@ -382,5 +410,6 @@ func (m *Manager) Stats() Stats {
 		Fills: c.fills.Load(), FilledIn: c.filledIn.Load(), FilledOut: c.filledOut.Load(),
 		Moved: c.moved.Load(), MovesCancelled: c.movesCancelled.Load(), HandedBack: c.handedBack.Load(),
 		Verified: c.verified.Load(), Repaired: c.repaired.Load(), Damages: c.damages.Load(),
+		ReclaimedDirs: c.reclaimedDirs.Load(), ReclaimedBytes: c.reclaimedBytes.Load(),
 	}
 }

@@ -94,6 +94,10 @@ func (c *cluster) start(id raftlog.NodeID) *node {
 	fs := c.disks[id]
 	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test", JournalFileSize: 256 << 10, SegmentSize: 256 << 10})
 	require.NoError(c.t, err)
+	if self := store.Identity(); self.Node == 0 { // a proof is of a cluster
+		self.ClusterID, self.Node = c.genesis.ClusterID, id
+		require.NoError(c.t, store.SetIdentity(self))
+	}
 	n := &node{cluster: c, id: id, store: store}
 	n.host, err = raftlog.Open(raftlog.Config{Node: id, Store: store, Sender: n})
 	require.NoError(c.t, err)

@@ -17,7 +17,7 @@ import (
 func Calls() map[string]uint64 {
 	return map[string]uint64{
 		methodProduce: 1, methodFetch: 1, methodOffsets: 1, methodSince: 1, methodSeal: 1,
-		methodFill: 2, methodTransfer: 2,
+		methodFill: 2, methodTransfer: 2, methodLeft: versionOfLeft,
 	}
 }
 
@@ -33,6 +33,7 @@ func (m *Manager) calls() map[string]func(context.Context, *replica, byte, []byt
 		methodSince:    m.serveSince,
 		methodSeal:     m.serveSeal,
 		methodTransfer: m.serveTransfer,
+		methodLeft:     m.serveLeft,
 	}
 }
 

@@ -36,7 +36,9 @@ type reconciler struct {
 	dirs    map[storage.Incarnation]*topicDir
 	held    map[storage.ReplicaID]heldReplica
 	fills   map[storage.ReplicaID]*fill
-	swept   bool
+	swept   bool          // stock was taken of what earlier processes left
+	startBy time.Time     // then what is assigned is opened without it
+	stockAt time.Time     // when it is tried again then
 	pause   time.Duration // after a pass that failed as a whole
 }
 
@@ -55,6 +57,7 @@ type topicDir struct {
 // run reconciles until the manager is closed. Nothing is opened before the
 // metadata has caught up: an old list must not make anything.
 func (rc *reconciler) run() {
+	rc.startBy = rc.cfg.Clock.Now().Add(rc.cfg.StartupSweepWait)
 	select {
 	case <-rc.cfg.Meta.CaughtUp():
 	case <-rc.life.Done():
@@ -95,6 +98,10 @@ func nextPause(last time.Duration) time.Duration {
 // pass compares once. It returns when the next one is due whatever happens;
 // 0: none.
 func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
+	stock, err := rc.takeStock(ctx)
+	if err != nil {
+		return 0, err // and nothing is opened
+	}
 	assigned, err := rc.cfg.Meta.ListAssignments(rc.cfg.Node)
 	if err != nil {
 		return 0, err
@@ -131,6 +138,9 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	}
 	rc.keep(rc.alive)
 	next := rc.openAll(ctx, missing)
+	if next == 0 || stock > 0 && stock < next {
+		next = stock
+	}
 	if err := errors.Join(moved, rc.purge(ctx, wanted)); err != nil {
 		return 0, err
 	}

@@ -22,7 +22,8 @@ type heldReplica struct {
 // now: a move took them away, or a move that would have brought them was
 // cancelled. Each is named by an id that is never assigned again, so that nobody
 // is in doubt which stint is meant, and none is given up that the metadata here
-// merely do not know yet. Their files stay where they are.
+// merely do not know yet. Their files stay where they are until the sweeper has
+// had it confirmed that they may go.
 func (rc *reconciler) retire(ctx context.Context, assigned []metastore.NodeAssignment) error {
 	wanted := make(map[storage.ReplicaID]bool, len(assigned))
 	for _, a := range assigned {
@@ -52,6 +53,9 @@ func (rc *reconciler) retire(ctx context.Context, assigned []metastore.NodeAssig
 	close(errs)
 	if err := <-errs; err != nil {
 		return err
+	}
+	if len(gone) > 0 {
+		rc.aside.flash()
 	}
 	for _, id := range gone {
 		delete(rc.held, id)

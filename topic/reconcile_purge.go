@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -17,18 +18,8 @@ import (
 
 // purge ends what no record of the metadata names any more: replicas are set
 // aside, for good and durably, and their directory is moved to quarantine.
-// Nothing is removed.
+// Nothing is removed: that is the sweeper's, and needs a proof.
 func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]bool) error {
-	if !rc.swept {
-		assigned, err := rc.sweep(ctx)
-		if err == nil {
-			err = rc.retire(ctx, assigned)
-		}
-		if err != nil {
-			return err
-		}
-		rc.swept = true
-	}
 	var errs []error
 	for inc, d := range rc.dirs {
 		if wanted[inc] {
@@ -40,9 +31,49 @@ func (rc *reconciler) purge(ctx context.Context, wanted map[storage.Incarnation]
 		case gone:
 			delete(rc.dirs, inc)
 			rc.letGo(inc)
+			rc.keep(rc.alive) // what came to be known of it since this pass began
+			rc.aside.flash()
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// takeStock sweeps once, when the node starts, before anything is opened or made.
+// If that does not come about within Config.StartupSweepWait, what is assigned is
+// opened first, and it is tried again every Config.SweepInterval. An error holds
+// everything up; else it returns when it is to be called again, 0: never.
+func (rc *reconciler) takeStock(ctx context.Context) (time.Duration, error) {
+	if rc.swept {
+		return 0, nil
+	}
+	now := rc.cfg.Clock.Now()
+	if wait := rc.stockAt.Sub(now); wait > 0 {
+		return wait, nil
+	}
+	late := !now.Before(rc.startBy)
+	if late && rc.stockAt.IsZero() {
+		return rc.skipStock("the metadata had not caught up in time", nil)
+	}
+	assigned, err := rc.sweep(ctx)
+	if err == nil {
+		err = rc.retire(ctx, assigned)
+	}
+	switch {
+	case err == nil:
+		rc.swept = true
+		close(rc.stocked)
+		return 0, nil
+	case late:
+		return rc.skipStock("it failed", err)
+	}
+	return 0, err
+}
+
+func (rc *reconciler) skipStock(why string, err error) (time.Duration, error) {
+	rc.cfg.Logger.Warn("what earlier processes left is looked at later: "+why,
+		zap.Duration("in", rc.cfg.SweepInterval), zap.Error(err))
+	rc.stockAt = rc.cfg.Clock.Now().Add(rc.cfg.SweepInterval)
+	return rc.cfg.SweepInterval, nil
 }
 
 // sweep takes stock of the directories and replicas that earlier processes left.

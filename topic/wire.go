@@ -29,6 +29,8 @@ import (
 //	topic.since     22    8  stamp         ms since 1970 UTC
 //	topic.seal      22                     nothing more
 //	topic.transfer  22    8  replica       that is to lead
+//	topic.left      22    8  group         of the partition
+//	                30    8  replica
 //
 // A response says what became of the call, so that errors survive whatever
 // network the host has:
@@ -52,6 +54,7 @@ import (
 //	                                       there is none
 //	topic.seal       2                     nothing more
 //	topic.transfer   2                     nothing more
+//	topic.left       2    1  listed        by the group, linearizable: 0 no, 1 yes
 const (
 	methodProduce  = "topic.produce"
 	methodFetch    = "topic.fetch"
@@ -59,6 +62,7 @@ const (
 	methodSince    = "topic.since"
 	methodSeal     = "topic.seal"
 	methodTransfer = "topic.transfer"
+	methodLeft     = "topic.left"
 
 	wireVersion = 1
 

@@ -24,7 +24,7 @@ var (
 // TestMintIsClosed: package metastore alone makes proofs, and only the packages
 // that demand one can name the type.
 //
-// Property: X1 (red: topic called proof.Mint, by a dot import too; raftlog imported prooftest)
+// Property: X1 (red: topic imported proof, with a dot; raftlog imported prooftest)
 func TestMintIsClosed(t *testing.T) {
 	root := filepath.Join("..", "..")
 	minted := map[string]bool{}

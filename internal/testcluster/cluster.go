@@ -71,6 +71,7 @@ type Member struct {
 	join []string // nil: an initial member
 
 	history *history // that its processes are held against
+	damaged bool
 }
 
 // Dir is the data directory of every member, on its own file system.
@@ -242,6 +243,10 @@ func (c *Cluster) Violations() (all []string) {
 	}
 	return all
 }
+
+// Damaged says that the test has damaged the metadata of a member, which does not
+// run: they are not held against those of the others any more.
+func (c *Cluster) Damaged(i int) { c.members[i].damaged = true }
 
 // Recovered says that a forced recovery left these members, which do not run, and
 // no others: they, and who joins them, begin another history. The others go on

@@ -124,6 +124,9 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 			})
 		},
 		State: func(at raftlog.Index, hash uint64, err error) {
+			if c.members[i].damaged {
+				return
+			}
 			c.Acked(i, func() {
 				h.mu.Lock()
 				defer h.mu.Unlock()
