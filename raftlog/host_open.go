@@ -3,6 +3,7 @@ package raftlog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -90,6 +91,24 @@ func (h *Host) OpenGroup(o GroupOptions) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// RepairLog calls f with the partition log of a replica that is not open, for one that
+// OpenGroup refuses with a *storage.DamageError: see storage.Verifier. The log is as of
+// the last checkpoint, and f must not append to it. Meanwhile the replica cannot be
+// opened. The errors are those of OpenGroup, and that of f.
+func (h *Host) RepairLog(group GroupID, replica ReplicaID, f func(*storage.Log) error) error {
+	st, err := h.claim(&GroupOptions{Group: group, Replica: replica})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.call(context.Background(), func() { delete(h.loop.opening, replica) }) }()
+	log, err := h.cfg.Store.OpenDamagedLog(st)
+	if err != nil {
+		return fmt.Errorf("raftlog: log of %v: %w", replica, err)
+	}
+	err = f(log)
+	return errors.Join(err, log.Close())
 }
 
 // Replicas returns what is durable of every replica that this node knows, open,

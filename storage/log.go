@@ -72,9 +72,14 @@ func (l *Log) view() (view, error) {
 // Logs of the replica that st.Log.Reset does not name are unlinked: those that a
 // reset replaced, and those that were staged for one that did not come.
 // Safe for concurrent use.
-func (s *Store) OpenLog(st ReplicaState) (*Log, error) { return s.logs.openLog(st) }
+func (s *Store) OpenLog(st ReplicaState) (*Log, error) { return s.logs.openLog(st, false) }
 
-func (s *logSet) openLog(st ReplicaState) (*Log, error) {
+// OpenDamagedLog opens a log that OpenLog refuses because the segment that is written
+// last is missing or ends too early: what is missing is damage that a Verifier finds.
+// Until it was repaired nothing may be appended. All else is as with OpenLog.
+func (s *Store) OpenDamagedLog(st ReplicaState) (*Log, error) { return s.logs.openLog(st, true) }
+
+func (s *logSet) openLog(st ReplicaState, damaged bool) (*Log, error) {
 	if st.Status != ReplicaLive {
 		return nil, fmt.Errorf("storage: replica %v is not live", st.Replica)
 	}
@@ -93,6 +98,9 @@ func (s *logSet) openLog(st ReplicaState) (*Log, error) {
 	}
 	err = s.checkMarker(st.Dir)
 	var names []string
+	if err == nil && damaged {
+		err = l.fillActive(st.Log)
+	}
 	if err == nil {
 		names, err = l.cut(st.Log)
 	}

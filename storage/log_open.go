@@ -1,8 +1,11 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // cut makes the files what pos says: later segments and side files are removed,
@@ -35,6 +38,33 @@ func (l *Log) cut(pos LogPosition) (names []string, err error) {
 	}
 	l.begin(pos, plan)
 	return names, nil
+}
+
+// fillActive makes the last segment as long as it was, with zeros.
+func (l *Log) fillActive(pos LogPosition) error {
+	there, err := exists(l.logs.fs, l.dir)
+	if !pos.Exists || !there || err != nil {
+		return err
+	}
+	path := l.logs.fs.PathJoin(l.dir, segmentName(pos.SegIndex, pos.SegOffset))
+	f, err := l.logs.fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("storage: open log: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < pos.SegBytes {
+		err = l.logs.fs.Truncate(path, pos.SegBytes)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = syncDir(l.logs.fs, l.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("storage: open log: %w", err)
+	}
+	return nil
 }
 
 // cutActive truncates the last segment.

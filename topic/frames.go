@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
@@ -60,8 +62,38 @@ func (m *Manager) sendRange(ctx context.Context, from raftlog.NodeID, q fillRequ
 	return writeFill(w, fillFrames, frames)
 }
 
+// patient is a replica of this node of whose log some is damaged.
+type patient struct {
+	address
+	group   storage.GroupID
+	replica storage.ReplicaID
+	others  []raftlog.NodeID // that may have what is missing, the likeliest first
+}
+
+// repair gets what is damaged at a verifier's place from another replica. It returns
+// how many bytes came.
+func (m *Manager) repair(ctx context.Context, p patient, log *storage.Log, v *storage.Verifier) (int64, error) {
+	err := error(ErrNoReplica)
+	for _, node := range p.others {
+		var frames []byte
+		if v.Next() <= log.Position().LastIndex { // else what is there too much is cut
+			if frames, err = m.framesFrom(ctx, node, p, v.Next()); err != nil {
+				continue
+			}
+		}
+		if err = v.Repair(frames); err == nil || errors.Is(err, storage.ErrCompacted) {
+			m.stats.repaired.Add(uint64(len(frames)))
+			return int64(len(frames)), nil
+		}
+	}
+	return 0, err
+}
+
 // framesFrom gets frames of a replica's log, from an entry on, from another node.
-func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, r *replica, next storage.Index) ([]byte, error) {
+func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, p patient, next storage.Index) ([]byte, error) {
+	if m.cfg.Streamer == nil {
+		return nil, ErrNoReplica
+	}
 	ctx, cancel := within(ctx, m.cfg.Clock, fillSilence)
 	defer cancel()
 	s, err := m.cfg.Streamer.OpenStream(ctx, node, methodFrames)
@@ -69,7 +101,7 @@ func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, r *replic
 		return nil, err
 	}
 	defer s.Close()
-	q := fillRequest{address: r.address, group: r.where().Group, replica: r.id, next: next}
+	q := fillRequest{address: p.address, group: p.group, replica: p.replica, next: next}
 	if _, err := s.Write(q.encode()); err != nil {
 		return nil, err
 	}
@@ -87,4 +119,18 @@ func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, r *replic
 	}
 	m.stats.filledIn.Add(uint64(len(body)))
 	return body, m.fillIn.take(ctx, len(body))
+}
+
+// others are the nodes of a partition's replicas but for this one, the leader's first.
+func (m *Manager) others(p metastore.Partition, leader raftlog.NodeID) (nodes []raftlog.NodeID) {
+	for _, a := range p.Replicas {
+		switch a.Node {
+		case m.cfg.Node:
+		case leader:
+			nodes = slices.Insert(nodes, 0, a.Node)
+		default:
+			nodes = append(nodes, a.Node)
+		}
+	}
+	return nodes
 }

@@ -189,6 +189,8 @@ type Position struct {
 //	                            that leads the metadata
 //	scrubber     Open           finding and repairing damage     Close
 //	sweeper      Open           what is given back to the disk   Close
+//	mend         reconciler     the log of a replica that cannot  when it is repaired, or
+//	                            be opened for damage             cannot be, Close
 //	fill         reconciler     a log on its way here, its       when it is whole, or of no
 //	                            stream and its watchdog          use, Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
@@ -249,7 +251,7 @@ func Open(cfg Config) (*Manager, error) {
 	m.mu.producers = map[*Producer]bool{}
 	rc := &reconciler{
 		Manager: m, retries: map[address]*retry{}, lapses: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{},
-		held: map[storage.ReplicaID]heldReplica{}, fills: map[storage.ReplicaID]*fill{},
+		held: map[storage.ReplicaID]heldReplica{}, fills: map[storage.ReplicaID]*fill{}, mends: map[address]*mending{},
 	}
 	mv := &mover{Manager: m, works: map[address]*moveWork{}, dead: map[storage.NodeID]time.Time{}, failed: map[address]time.Time{}}
 	m.running.Go(rc.run)

@@ -36,6 +36,7 @@ type reconciler struct {
 	dirs    map[storage.Incarnation]*topicDir
 	held    map[storage.ReplicaID]heldReplica
 	fills   map[storage.ReplicaID]*fill
+	mends   map[address]*mending
 	swept   bool          // stock was taken of what earlier processes left
 	startBy time.Time     // then what is assigned is opened without it
 	stockAt time.Time     // when it is tried again then
@@ -176,6 +177,9 @@ func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssig
 	now := rc.cfg.Clock.Now()
 	var due []metastore.NodeAssignment
 	for _, a := range missing {
+		if !rc.mended(addressOf(a)) {
+			continue
+		}
 		if r := rc.retries[addressOf(a)]; r == nil || !now.Before(r.at) {
 			due = append(due, a)
 		}
@@ -200,6 +204,7 @@ func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssig
 	}
 	for i, a := range due {
 		rc.noteOpened(a, errs[i])
+		rc.mend(a.Topic.Name, a.Partition, addressOf(a), a.Replica, errs[i])
 	}
 	if len(due) > 0 {
 		rc.opened.flash()

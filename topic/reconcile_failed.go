@@ -81,4 +81,5 @@ func (rc *reconciler) noteFailed(r *replica, closing error) {
 	r.part.Close()
 	rc.opened.flash()
 	r.changed.flash()
+	rc.mend(r.name, r.where(), r.address, r.id, r.failed())
 }

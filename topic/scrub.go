@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
 )
 
@@ -182,32 +181,18 @@ func (s *scrubber) healSegment(r *replica, first storage.Index) error {
 
 // repair gets what is damaged at the verifier's place from another replica.
 func (s *scrubber) repair(r *replica, v *storage.Verifier, damage *storage.DamageError) error {
-	first := r.damage.Load() == nil
 	s.damaged(r, v.Next(), damage)
-	err := error(ErrNoReplica)
-	for _, node := range s.senders(r) {
-		var frames []byte
-		if v.Next() <= r.group.Log().Position().LastIndex {
-			if frames, err = s.framesFrom(s.life, node, r, v.Next()); err != nil {
-				continue
-			}
-		}
-		if err = v.Repair(frames); err == nil || errors.Is(err, storage.ErrCompacted) {
-			s.stats.repaired.Add(uint64(len(frames)))
-			r.repaired.Add(int64(len(frames)))
-			return nil
-		}
-	}
-	if s.life.Err() != nil {
+	n, err := s.Manager.repair(s.life, s.patient(r), r.group.Log(), v)
+	if r.repaired.Add(n); err == nil || s.life.Err() != nil {
 		return err
 	}
 	reason := fmt.Errorf("%w; no other replica has given it: %w", damage, err)
-	s.damaged(r, v.Next(), reason)
-	r.group.SetDamaged(true)
-	if first {
+	if s.ill[r].pause == 0 {
 		s.log(r).Error("some of a replica's log is damaged, and no other replica could give it yet", zap.Error(reason))
 		s.tell(r, v.Next(), reason)
 	}
+	s.damaged(r, v.Next(), reason)
+	r.group.SetDamaged(true)
 	return err
 }
 
@@ -242,22 +227,9 @@ func (s *scrubber) tell(r *replica, entry storage.Index, reason error) {
 	}
 }
 
-// senders are the nodes that may have what is missing, the leader's first.
-func (s *scrubber) senders(r *replica) (nodes []raftlog.NodeID) {
-	if s.cfg.Streamer == nil {
-		return nil
-	}
+func (s *scrubber) patient(r *replica) patient {
 	leader, _ := r.leader()
-	for _, a := range r.where().Replicas {
-		switch a.Node {
-		case s.cfg.Node:
-		case leader:
-			nodes = slices.Insert(nodes, 0, a.Node)
-		default:
-			nodes = append(nodes, a.Node)
-		}
-	}
-	return nodes
+	return patient{r.address, r.where().Group, r.id, s.others(r.where(), leader)}
 }
 
 // verify reads on in the round, and returns when it is to be called again.

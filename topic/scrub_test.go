@@ -298,3 +298,37 @@ func TestReplicasRepairEachOther(t *testing.T) {
 		settle(t, "it is durable", d.equal)
 	})
 }
+
+// Property: S4 (red: what an open met was not repaired; what failed a replica was not)
+//
+// A node is down while the end of its log is damaged, which it has to read before it
+// can apply anything, or cut off, or gone: the replica is repaired from the others and
+// takes part again.
+func TestAReplicaThatCannotGoOnForDamageIsRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDamaged(t, 5, 1)
+		for what, spoil := range map[string]func(disk *simfs.FS, last string) error{
+			"bits":   func(disk *simfs.FS, last string) error { return disk.Flip(last, 2_000, 3) },
+			"an end": func(disk *simfs.FS, last string) error { return disk.Truncate(last, 1_001) },
+			"a file": func(disk *simfs.FS, last string) error { return disk.Remove(last) },
+		} {
+			for d.node(2).topics.OpenGroup(d.top.Incarnation, 0) == nil {
+				pass(100 * time.Millisecond)
+			}
+			d.node(2).host.Close(t.Context()) // what is applied is in the table
+			d.crash(2, simfs.Kill)
+			paths := d.segments(2)
+			require.NoError(t, spoil(d.disks[2], paths[len(paths)-1]), what)
+			d.start(2)
+			p := producer(t, d.node(1), topic.ProducerConfig{})
+			d.want = append(d.want, what)
+			_, err := p.ProduceTo(t.Context(), "orders", 0, record(what))
+			require.NoError(t, err)
+			settle(t, what+" is repaired", func() bool {
+				return d.node(2).topics.OpenGroup(d.top.Incarnation, 0) != nil && d.status(2).Err == nil && d.equal()
+			})
+			require.Zero(t, d.readHere(2))
+			require.Positive(t, d.node(2).topics.Stats().Repaired, what)
+		}
+	})
+}
