@@ -25,6 +25,8 @@ type (
 	TopicPartition = topic.TopicPartition
 	// TopicConfig is what a topic's creator decides.
 	TopicConfig = metastore.TopicConfig
+	// Retention says how much of each partition of a topic is kept.
+	Retention = metastore.Retention
 	// Topic is a topic with its partitions and their replicas.
 	Topic = metastore.Topic
 	// Producer appends records to topics; see Node.NewProducer.
@@ -107,6 +109,22 @@ func (n *Node) DeleteTopic(ctx context.Context, name string) error {
 		return err
 	}
 	return p.topics.DeleteTopic(ctx, name)
+}
+
+// SetRetention changes what a topic keeps, and returns the topic. On nil a majority
+// holds the change; the leaders of the partitions see to it within some seconds
+// that what is due goes, on all replicas alike. What is gone does not come back when
+// more is to be kept later.
+//
+// Errors: metastore.ErrTopicNotFound (Refused), an invalid value (Refused), a
+// *ClusterVersionError (Retry) while a member of the cluster runs a build that does
+// not know retention. If ctx ends the outcome is Unknown; the call may be repeated.
+func (n *Node) SetRetention(ctx context.Context, name string, r Retention) (Topic, error) {
+	p, err := n.serving(ctx, "Node.SetRetention")
+	if err != nil {
+		return Topic{}, err
+	}
+	return p.topics.SetRetention(ctx, name, r)
 }
 
 // NewProducer returns a producer. Records that it acknowledges are synced on a

@@ -73,6 +73,20 @@
 // again, so a late message, a copied directory or an old disk is recognised as
 // what it is.
 //
+// # How long records stay
+//
+// For ever, unless TopicConfig.Retention or SetRetention says otherwise: by age, by
+// bytes of a partition, or whichever is passed first. Whole segments go
+// (Config.SegmentBytes), oldest first, never the one that is written: a partition
+// that is written slowly keeps up to a segment more. The leader decides, and all
+// replicas remove the same: PartitionStatus.Start is the first offset that is there.
+// Who asks for an earlier one gets an *OutOfRangeError with it, FromStart begins
+// there. Age is counted from when the leader appended a record, whatever timestamp
+// that has; while the leader's clock is more than a minute off its peers' it waits,
+// and PartitionStatus.RetentionWaits says so. Disk space is free when the next
+// checkpoints are written, some minutes later at most. go doc of package topic has
+// more.
+//
 // # The life of a cluster
 //
 // Most of it comes by itself: nodes join (Config.Join), learn, get a vote and
@@ -132,6 +146,9 @@
 //	stele_reclaimed_directories_total  counter    -          that were set aside here, confirmed to be over, and unlinked
 //	stele_reclaimed_bytes_total        counter    -          of the files in them
 //	stele_confirmations_total          counter    result     asked of the voters: confirmed, unread, not_so, held, no_majority, dissent
+//	stele_removed_bytes_total          counter    -          of log of replicas here, that retention let go
+//	stele_removing_bytes               gauge      -          of them, whose files wait for the next checkpoints
+//	stele_retention_waits              gauge      -          partitions led here that do not remove what may be due
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
 //	stele_journal_bytes_total          counter    -          of entries in them
@@ -179,6 +196,7 @@
 //	stele_replicas_silent > 0                             for 10m  partitions have fewer copies that keep up
 //	rate(stele_leaderless_seconds_total[5m]) > 0.1                 the metadata has no leader for a tenth of the time
 //	stele_replication_lag_entries > 100000                for 10m  a replica does not keep up
+//	stele_retention_waits > 0                             for 10m  Status().Partitions says why: a clock that is off, mostly
 //	stele_disk_full == 1                                           producers are refused: make room
 //	increase(stele_journal_stalls_total[1h]) > 2                   the disk of the journal hangs
 //	rate(stele_leadership_lost_total[5m]) > 0.1           for 10m  leaders come and go: a slow disk or network

@@ -53,6 +53,9 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"reclaimed_bytes_total", "Bytes of the files in them.", nil},
 		{"confirmations_total", "Questions of the node to the voters whether something is over, by what came of them.", []string{"result"}},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
+		{"removed_bytes_total", "Bytes of log of the node's replicas that retention let go.", nil},
+		{"removing_bytes", "Bytes of them whose files wait for the next checkpoints.", nil},
+		{"retention_waits", "Partitions led by the node that do not remove what may be due.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
 		{"produced_records_total", "Records produced through this node and acknowledged.", nil},
@@ -252,7 +255,9 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	for reason, n := range asked.Refused {
 		m.count(out, "confirmations_total", n, string(reason))
 	}
-	led, failed, silent, damaged := 0, 0, 0, 0
+	m.count(out, "removed_bytes_total", s.Removed)
+	m.send(out, "removing_bytes", prometheus.GaugeValue, float64(m.node.store.TrimmedBytes()))
+	led, failed, silent, damaged, waits := 0, 0, 0, 0, 0
 	meta := p.meta.GroupStatus()
 	var lag raftlog.Index
 	if meta.Role.IsLeader() {
@@ -266,6 +271,9 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 			led++
 		}
 		silent += len(s.Silent)
+		if s.RetentionWaits != "" {
+			waits++
+		}
 		lag = max(lag, s.Lag)
 		if s.Err != nil {
 			failed++
@@ -277,6 +285,7 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.send(out, "replicas_failed", prometheus.GaugeValue, float64(failed))
 	m.send(out, "logs_damaged", prometheus.GaugeValue, float64(damaged))
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
+	m.send(out, "retention_waits", prometheus.GaugeValue, float64(waits))
 	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
 	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))
 	m.send(out, "metadata_lag_entries", prometheus.GaugeValue, float64(meta.Commit-min(meta.Applied, meta.Commit)))

@@ -164,11 +164,14 @@ func (c *catalog) follow(changes []change, now news) error {
 				continue
 			}
 			changed := *topic
-			if ch.moved != nil {
+			switch {
+			case ch.config != nil:
+				changed.Config = *ch.config
+			case ch.moved != nil:
 				changed.Partitions = slices.Clone(topic.Partitions)
 				changed.Partitions[ch.moved.Index] = *ch.moved
 				c.follows(ch.of, *ch.moved)
-			} else {
+			default:
 				changed.State = ch.state
 			}
 			c.show(&changed)

@@ -33,7 +33,7 @@ func essential(command []byte) bool {
 		return false
 	}
 	switch CommandType(binary.BigEndian.Uint16(command)) {
-	case typeCreateTopic, typeCreateLimited, typeAllocateProducer, typeSeed:
+	case typeCreateTopic, typeCreateLimited, typeCreateRetained, typeAllocateProducer, typeSeed, typeSeedRetained:
 		return false
 	}
 	return true
@@ -59,10 +59,8 @@ func (d *decoder) command(kind CommandType) command {
 	switch kind {
 	case typeGenesis:
 		return d.genesis()
-	case typeCreateTopic:
-		return d.createTopic(false)
-	case typeCreateLimited:
-		return d.createTopic(true)
+	case typeCreateTopic, typeCreateLimited, typeCreateRetained:
+		return d.createTopic(kind)
 	case typeTopicDeleting:
 		return topicDeleting{d.id16()}
 	case typeTopicDeleted:
@@ -98,8 +96,10 @@ func (d *decoder) memberCommand(kind CommandType) command {
 		return finishMove{d.endMove()}
 	case typeCancelMove:
 		return cancelMove{d.endMove()}
-	case typeSeed:
-		return d.seed()
+	case typeSeed, typeSeedRetained:
+		return d.seed(kind)
+	case typeSetRetention:
+		return d.setRetention()
 	case typeRecover:
 		return d.recovery()
 	case typeEndHold:
@@ -125,20 +125,23 @@ type createTopic struct {
 	Config      TopicConfig
 }
 
-// kind: a build that does not know of a limit must not skip it, so that the
-// command that sets one is of another type. All others stay what such builds can
-// apply.
+// kind: a build that does not know of a limit or a retention must not skip it, so
+// that the command that sets one is of another type. All others stay what such
+// builds can apply.
 func (c createTopic) kind() CommandType {
-	if c.Config.limitsRecords() {
+	switch {
+	case !c.Config.Retention.IsZero():
+		return typeCreateRetained
+	case c.Config.limitsRecords():
 		return typeCreateLimited
 	}
 	return typeCreateTopic
 }
 
-func (d *decoder) createTopic(limited bool) createTopic {
+func (d *decoder) createTopic(kind CommandType) createTopic {
 	c := d.createTopicBody()
-	if c.Config.limitsRecords() != limited {
-		d.fail("a limit of %d bytes for records", c.Config.MaxRecordBytes)
+	if d.err == nil && c.kind() != kind {
+		d.fail("a config %+v in a command of type %d", c.Config, kind)
 	}
 	return c
 }

@@ -44,6 +44,9 @@ package metastore
 //	21 end hold        epoch                            destruction is held no longer
 //	22                 none: it is never in a log. A build announces it, or a later one,
 //	                   that is of version 3 and so answers "meta.confirm"
+//	23 create topic    as 9, with fields 5 and 6 of config, one of them or both
+//	24 set retention   incarnation:id age bytes         as fields 5 and 6; 0: all is kept
+//	25 seed            as 19, with fields 5 and 6 of some config
 //
 //	stamp  = milliseconds since 1970 by the clock of the leader that proposed
 //	member = node replica nonce:id name:str addr:str
@@ -52,6 +55,8 @@ package metastore
 //	         1 partitions  2 replicas  3 max batch bytes
 //	         4 max record bytes, if below 16 MiB: in commands of type 9 and in what
 //	           they wrote
+//	         5 retention age, ms  6 retention bytes: in commands of types 23 and 25, and
+//	           in what 23 to 25 wrote
 //
 // The state: sorted keys, the first byte of each says what it is. On Pebble
 // they stand behind 'S' and the generation (u32), so that a restored state is
@@ -186,9 +191,12 @@ const (
 	typeRecover          CommandType = 20
 	typeEndHold          CommandType = 21
 	// typeConfirms is no command: see above.
-	typeConfirms CommandType = 22
+	typeConfirms       CommandType = 22
+	typeCreateRetained CommandType = 23
+	typeSetRetention   CommandType = 24
+	typeSeedRetained   CommandType = 25
 )
 
 // NewestCommand is the newest command that this build applies: what a node
 // announces when it joins and with its heartbeats.
-const NewestCommand = typeConfirms
+const NewestCommand = typeSeedRetained

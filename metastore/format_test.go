@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,6 +57,11 @@ func goldenCommands() []command {
 		seed{[]setSetting{{"a", "1"}, {"b", "2"}}, []createTopic{{inc(9), "first", TopicConfig{Partitions: 3}}, {inc(10), "second", TopicConfig{MaxRecordBytes: 100}}}},
 		goldenRecovery(),
 		endHold{300},
+		createTopic{inc(7), "kept", TopicConfig{Partitions: 3, MaxRecordBytes: 1 << 10, Retention: Retention{time.Hour, 1 << 33}}},
+		createTopic{inc(8), "aged", TopicConfig{Retention: Retention{Age: 1500 * time.Millisecond}}},
+		setRetention{inc(7), Retention{MaxRetentionAge, MaxRetentionBytes}},
+		setRetention{inc(7), Retention{}},
+		seed{nil, []createTopic{{inc(9), "first", TopicConfig{}}, {inc(10), "second", TopicConfig{Retention: Retention{Bytes: 100}}}}},
 	}
 }
 
@@ -69,7 +75,7 @@ func movedPartition() Partition {
 }
 
 func goldenAnswers() []answer {
-	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{2, 1, 1 << 20, MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}}
+	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{Partitions: 2, Replicas: 1, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}}
 	return []answer{
 		{index: 5},
 		{index: 6, value: topic},
@@ -334,7 +340,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(0), append([]byte{5, 1}, huge...))
 	f.Add(byte(6), append([]byte{recordVersion, 7}, huge...))
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
-	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10}}.encode())
+	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10, Retention{time.Hour, 9}}}.encode())
 	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
 	f.Add(byte(6), appendPartition(nil, Partition{Index: 0, Group: 7, Replicas: []Assignment{{1, 2}}}))
 	f.Add(byte(6), appendPartition(nil, movedPartition()))

@@ -68,7 +68,7 @@ func TestVersionOneKnowsNothingOfVersionTwo(t *testing.T) {
 		}
 		v := seeded(t, testGenesis(3))
 		err := v.refuses(t, c)
-		require.Equal(t, &ClusterVersionError{Needs: 2, Has: 1}, err)
+		require.Equal(t, &ClusterVersionError{Needs: c.kind().needs(), Has: 1}, err)
 		require.ErrorIs(t, err, raftlog.ErrRetry)
 	}
 	v := seeded(t, testGenesis(3)).atTwo(t)

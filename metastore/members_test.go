@@ -69,7 +69,7 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 			if cmd.kind() <= typeSetVersion || cmd.kind() == typeRecover { // never proposed
 				continue
 			}
-			want := &ClusterVersionError{Needs: 2, Has: 1}
+			want := &ClusterVersionError{Needs: cmd.kind().needs(), Has: 1}
 			for _, n := range c.nodes {
 				_, err := n.store.propose(t.Context(), cmd)
 				require.Equal(t, want, err)

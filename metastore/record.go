@@ -2,7 +2,9 @@ package metastore
 
 import (
 	"encoding/binary"
+	"math"
 	"strings"
+	"time"
 
 	"github.com/stelelog/stele/raftlog"
 )
@@ -126,7 +128,8 @@ func (c TopicConfig) limitsRecords() bool {
 }
 
 func appendConfig(b []byte, c TopicConfig) []byte {
-	fields := [...]uint64{uint64(c.Partitions), uint64(c.Replicas), uint64(c.MaxBatchBytes), 0}
+	fields := [...]uint64{uint64(c.Partitions), uint64(c.Replicas), uint64(c.MaxBatchBytes), 0,
+		uint64(c.Retention.rounded().Age.Milliseconds()), uint64(c.Retention.Bytes)}
 	if c.limitsRecords() {
 		fields[3] = uint64(c.MaxRecordBytes)
 	}
@@ -151,7 +154,7 @@ func (d *decoder) config() (c TopicConfig) {
 	for range d.count(3) { // of at least so many bytes
 		id := d.uint()
 		value := decoder{b: d.bytes(int(d.uintMax(binary.MaxVarintLen64)))}
-		v := value.uint32()
+		v := value.uintMax(MaxRetentionBytes)
 		if err := value.end(); err != nil && d.err == nil {
 			d.fail("config field %d: %v", id, err)
 		}
@@ -159,17 +162,27 @@ func (d *decoder) config() (c TopicConfig) {
 			d.fail("config field %d is out of order or zero", id)
 		}
 		last = id
+		if id < 5 && v > math.MaxUint32 {
+			d.fail("config field %d is %d", id, v)
+		}
 		switch id {
 		case 1:
-			c.Partitions = v
+			c.Partitions = uint32(v)
 		case 2:
-			c.Replicas = v
+			c.Replicas = uint32(v)
 		case 3:
-			c.MaxBatchBytes = v
+			c.MaxBatchBytes = uint32(v)
 		case 4:
-			if c.MaxRecordBytes = v; !c.limitsRecords() {
+			if c.MaxRecordBytes = uint32(v); !c.limitsRecords() {
 				d.fail("config field %d is its default", id)
 			}
+		case 5:
+			if v > uint64(MaxRetentionAge.Milliseconds()) {
+				d.fail("config field %d is %d", id, v)
+			}
+			c.Retention.Age = time.Duration(v) * time.Millisecond
+		case 6:
+			c.Retention.Bytes = int64(v)
 		default:
 			d.fail("config field %d is not known", id)
 		}

@@ -24,7 +24,14 @@ type seed struct {
 	Topics   []createTopic
 }
 
-func (seed) kind() CommandType { return typeSeed }
+func (c seed) kind() CommandType {
+	for i := range c.Topics {
+		if !c.Topics[i].Config.Retention.IsZero() {
+			return typeSeedRetained
+		}
+	}
+	return typeSeed
+}
 
 func (c seed) appendBody(b []byte) []byte {
 	b = appendUint(b, uint64(len(c.Settings)))
@@ -38,12 +45,15 @@ func (c seed) appendBody(b []byte) []byte {
 	return b
 }
 
-func (d *decoder) seed() (c seed) {
+func (d *decoder) seed(kind CommandType) (c seed) {
 	for range d.count(2) {
 		c.Settings = append(c.Settings, d.setSetting())
 	}
 	for range d.count(16 + 2) {
 		c.Topics = append(c.Topics, d.createTopicBody())
+	}
+	if d.err == nil && c.kind() != kind {
+		d.fail("a seed in a command of type %d", kind)
 	}
 	return c
 }

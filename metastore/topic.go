@@ -3,6 +3,7 @@ package metastore
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/stelelog/stele/raftlog"
 )
@@ -43,6 +44,12 @@ const (
 	// MaxRecordBytes is the largest TopicConfig.MaxRecordBytes, and its default.
 	MaxRecordBytes = 16 << 20
 
+	// MinRetentionAge and MaxRetentionAge bound Retention.Age.
+	MinRetentionAge = time.Second
+	MaxRetentionAge = 100 * 365 * 24 * time.Hour
+	// MaxRetentionBytes is the largest Retention.Bytes.
+	MaxRetentionBytes = 1 << 60
+
 	minBatchBytes     = 1 << 10
 	maxBatchBytes     = 16 << 20
 	defaultBatchBytes = 1 << 20
@@ -66,6 +73,46 @@ type TopicConfig struct {
 	// topic.Record.Size counts them, in bytes. Producers refuse larger ones. 1 B
 	// to 16 MiB. Default 16 MiB.
 	MaxRecordBytes uint32
+	// Retention says what is removed of the topic's front. Default: nothing is. It
+	// can be changed: see Store.SetRetention. It needs version 3 of the cluster.
+	Retention Retention
+}
+
+// Retention says how much of each partition is kept. Records are removed when
+// either is passed; a zero value keeps all. They go in whole segments, oldest
+// first, and never those of the segment that is written to: a partition that is
+// written slowly keeps up to one segment (stele.Config.SegmentBytes) of older
+// records.
+type Retention struct {
+	// Age is how long records are kept at least, by the clocks of the leaders that
+	// appended them: 1 s to 100 years (of 365 days), in whole milliseconds; more
+	// precise ones are rounded up. 0: for ever.
+	Age time.Duration
+	// Bytes is how much of a partition's log is kept at least, on each replica, in
+	// bytes on disk: 1 to 1 << 60. 0: all.
+	Bytes int64
+}
+
+// IsZero reports whether all is kept.
+func (r Retention) IsZero() bool { return r == Retention{} }
+
+// rounded is the retention that is stored.
+func (r Retention) rounded() Retention {
+	if part := r.Age % time.Millisecond; part > 0 {
+		r.Age += time.Millisecond - part
+	}
+	return r
+}
+
+// check refuses a retention that no topic can have.
+func (r Retention) check() error {
+	if r.Age != 0 && (r.Age < MinRetentionAge || r.Age > MaxRetentionAge) {
+		return invalid("Retention.Age", r.Age, "0, or %v to %v (100 years)", MinRetentionAge, MaxRetentionAge)
+	}
+	if r.Bytes < 0 || r.Bytes > MaxRetentionBytes {
+		return invalid("Retention.Bytes", r.Bytes, "0, or 1 to %d", int64(MaxRetentionBytes))
+	}
+	return nil
 }
 
 func (c TopicConfig) withDefaults(members int) TopicConfig {
@@ -98,7 +145,7 @@ func (c TopicConfig) validate(members int) error {
 	if c.MaxRecordBytes < 1 || c.MaxRecordBytes > MaxRecordBytes {
 		return invalid("TopicConfig.MaxRecordBytes", c.MaxRecordBytes, "1 to %d", MaxRecordBytes)
 	}
-	return nil
+	return c.Retention.check()
 }
 
 // check is validate for one who does not know the members.

@@ -177,7 +177,8 @@ type change struct {
 	created *Topic
 	state   TopicState          // of incarnation, which becomes this; TopicDeleted: it goes
 	moved   *Partition          // of incarnation, which becomes this
-	of      raftlog.Incarnation // of state and moved
+	config  *TopicConfig        // of incarnation, which becomes this
+	of      raftlog.Incarnation // of state, moved and config
 	members bool                // some member's record or liveness
 	cluster bool                // the cluster's version, or its recoveries
 	quiet   bool                // nothing that decides where anything is

@@ -2,6 +2,7 @@ package topic
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"math"
 
@@ -33,6 +34,20 @@ func ReadBatch(data []byte) (b Batch, rest []byte, err error) {
 	return b, rest, nil
 }
 
+// newerEntry returns why an entry is one that only a newer build can decide about:
+// its checksum is right, and what it is this build does not know. Nil: it can.
+func newerEntry(data []byte) error {
+	if len(data) < batchHeader || binary.LittleEndian.Uint32(data[offLength:]) != uint32(len(data)) {
+		return nil
+	}
+	b := Batch{data}
+	switch sum := binary.LittleEndian.Uint32(data[offCRC:]); {
+	case data[offFormat] == batchFormat && b.Kind() >= KindData && b.Kind() <= newestKind, b.checksum() != sum:
+		return nil
+	}
+	return fmt.Errorf("%w: format %d, kind %d", ErrNewerEntry, data[offFormat], b.Kind())
+}
+
 // checkHeader judges a header whose checksum is right.
 func (b Batch) checkHeader() error {
 	size := int64(binary.LittleEndian.Uint32(b.data[offRecordsSize:]))
@@ -45,6 +60,15 @@ func (b Batch) checkHeader() error {
 	case b.Kind() == KindSeal:
 		if count != 0 || len(b.data) != batchHeader {
 			return corrupt("a seal with records")
+		}
+		return nil
+	case b.Kind() == KindLogStart:
+		at := b.logStart()
+		if count != 0 || size != 0 || b.Codec() != CodecNone || len(b.data) != logStartSize {
+			return corrupt("a log start of %d bytes, with %d records", len(b.data), count)
+		}
+		if at.Index == 0 || at.Term == 0 || at.Offset < 0 {
+			return corrupt("a log start at entry %d of term %d, offset %d", at.Index, at.Term, at.Offset)
 		}
 		return nil
 	case b.Kind() != KindData:
@@ -106,6 +130,15 @@ func (b Batch) records() []byte { return b.data[batchHeader:] }
 
 func (b Batch) recordsSize() int { return int(binary.LittleEndian.Uint32(b.data[offRecordsSize:])) }
 
+// logStart is where a log start has the log begin.
+func (b Batch) logStart() storage.LogStart {
+	return storage.LogStart{
+		Index:  storage.Index(binary.LittleEndian.Uint64(b.data[offStartIndex:])),
+		Term:   storage.Term(binary.LittleEndian.Uint64(b.data[offStartTerm:])),
+		Offset: storage.Offset(binary.LittleEndian.Uint64(b.data[offStartOffset:])),
+	}
+}
+
 // setBaseOffset patches the bytes; the checksum does not cover the offset.
 func (b Batch) setBaseOffset(o storage.Offset) {
 	binary.LittleEndian.PutUint64(b.data[offBaseOffset:], uint64(o))
@@ -127,6 +160,9 @@ func (b Batch) checksum() uint32 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// isSeal reports whether an entry ends its partition: that is taken in on a full
-// disk too, since it is what deleting a topic takes.
-func isSeal(entry []byte) bool { return len(entry) > offKind && Kind(entry[offKind]) == KindSeal }
+// isEssential reports whether an entry is taken in on a full disk too: one that
+// ends its partition, since it is what deleting a topic takes, and one that removes
+// records.
+func isEssential(entry []byte) bool {
+	return len(entry) > offKind && (Kind(entry[offKind]) == KindSeal || Kind(entry[offKind]) == KindLogStart)
+}

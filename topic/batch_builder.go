@@ -88,6 +88,16 @@ func newSeal(incarnation storage.Incarnation, now time.Time) []byte {
 	return b.data
 }
 
+// newLogStart returns the entry that has the log begin with what start says.
+func newLogStart(incarnation storage.Incarnation, start storage.LogStart, now time.Time) []byte {
+	b := newBatch(KindLogStart, BatchInfo{Incarnation: incarnation}, make([]byte, logStartSize-batchHeader))
+	binary.LittleEndian.PutUint64(b.data[offStartIndex:], uint64(start.Index))
+	binary.LittleEndian.PutUint64(b.data[offStartTerm:], uint64(start.Term))
+	binary.LittleEndian.PutUint64(b.data[offStartOffset:], uint64(start.Offset))
+	b.setStamp(now.UnixMilli())
+	return b.data
+}
+
 // newBatch lays out a batch; the caller fills in the rest and signs it.
 func newBatch(kind Kind, info BatchInfo, records []byte) Batch {
 	data := make([]byte, batchHeader+len(records))

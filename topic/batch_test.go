@@ -175,6 +175,11 @@ func TestBatchGolden(t *testing.T) {
 		data := topic.NewSeal(someIncarnation, someTime)
 		require.Equal(t, golden(t, "seal-v1.golden", data), data)
 	})
+	t.Run("log start", func(t *testing.T) {
+		data := topic.NewLogStart(someIncarnation, storage.LogStart{Index: 300, Term: 7, Offset: 4_000_000_000}, someTime)
+		require.Equal(t, golden(t, "logstart-v1.golden", data), data)
+		require.Equal(t, topic.KindLogStart, topic.UncheckedBatch(data).Kind())
+	})
 }
 
 // golden returns the bytes of a file in testdata, written first if asked.
@@ -427,6 +432,7 @@ func FuzzBatch(f *testing.F) {
 		f.Add(encode(topic.BatchInfo{Codec: codec}, someTime, make([]topic.Record, 100)...))
 	}
 	f.Add(topic.NewSeal(someIncarnation, someTime))
+	spoil(f, topic.NewLogStart(someIncarnation, storage.LogStart{Index: 300, Term: 7, Offset: 9}, someTime))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		data = bytes.Clone(data)
@@ -440,6 +446,16 @@ func FuzzBatch(f *testing.F) {
 			return
 		}
 		require.Empty(t, rest)
+		if b.Kind() == topic.KindLogStart { // nothing but what it says is applied
+			start := b.LogStart()
+			again := topic.NewLogStart(b.Incarnation(), start, time.UnixMilli(b.Stamp()))
+			state := topic.NewState(b.Incarnation())
+			got := state.Apply(300, storage.EntryNormal, data)
+			require.Equal(t, start.Index < 300 && start.Offset == 0, got.Verdict == storage.VerdictControl)
+			got = state.Apply(300, storage.EntryNormal, again)
+			require.Equal(t, start.Index < 300 && start.Offset == 0, got.Verdict == storage.VerdictControl)
+			return
+		}
 		if b.Kind() == topic.KindSeal {
 			return
 		}

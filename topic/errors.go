@@ -23,6 +23,9 @@ var (
 	ErrSealed = raftlog.Refused(errors.New("topic: the partition is sealed: its topic is being deleted"))
 	// ErrCorruptBatch refuses bytes that are not a batch.
 	ErrCorruptBatch = raftlog.Refused(errors.New("topic: corrupt batch"))
+	// ErrNewerEntry ends a replica whose log has an entry of a kind that this build
+	// does not know. Start a newer build; the log is as it is.
+	ErrNewerEntry = raftlog.Refused(errors.New("topic: an entry of a newer build"))
 	// ErrUnknownProducer refuses a batch of a producer that the partition does
 	// not know, or no longer (24 hours, 10,000 producers): see Producers.
 	ErrUnknownProducer = raftlog.Refused(errors.New("topic: unknown producer"))

@@ -50,6 +50,11 @@ func NewSeal(incarnation storage.Incarnation, now time.Time) []byte {
 	return newSeal(incarnation, now)
 }
 
+// NewLogStart returns a log start.
+func NewLogStart(incarnation storage.Incarnation, start storage.LogStart, now time.Time) []byte {
+	return newLogStart(incarnation, start, now)
+}
+
 // SetBaseOffset patches a batch as a fetch does.
 func (b Batch) SetBaseOffset(o storage.Offset) { b.setBaseOffset(o) }
 
@@ -69,6 +74,9 @@ func (t Trace) Begin(ctx context.Context, op Operation) {
 	_, end := t.begin(ctx, op)
 	end(nil)
 }
+
+// LogStart is what a log start says.
+func (b Batch) LogStart() storage.LogStart { return b.logStart() }
 
 // UncheckedBatch is a view of at least a header's bytes.
 func UncheckedBatch(data []byte) Batch { return Batch{data} }

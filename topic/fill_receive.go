@@ -262,7 +262,13 @@ func (f *fill) finish() error {
 			return err
 		}
 	}
-	begin, err := f.staged.Finish()
+	// The first sender may have had more than the last one, of which the copy is to
+	// be: what removed the rest lies between its entries, and is not applied here.
+	err := f.staged.TrimTo(cut.start)
+	var begin storage.Begin
+	if err == nil {
+		begin, err = f.staged.Finish()
+	}
 	if err == nil && (begin.Index != cut.last || begin.Term != cut.lastIn || begin.NextOffset != cut.next) {
 		err = malformed("a fill up to entry %d of term %d and offset %d ends at %d, %d and %d",
 			cut.last, cut.lastIn, cut.next, begin.Index, begin.Term, begin.NextOffset)

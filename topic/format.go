@@ -9,7 +9,7 @@ package topic
 //	     8    4  length             of the whole batch, in bytes
 //	    12    4  crc32c             of [8, 12) and [16, length): the base offset is outside
 //	    16    1  format             1
-//	    17    1  kind               1 data, 2 seal
+//	    17    1  kind               1 data, 2 seal, 3 log start
 //	    18    1  codec              of the records: 0 none, 1 s2 block, 2 zstd frame, with a
 //	                                window of at most 1 MiB
 //	    19    1  0
@@ -23,6 +23,17 @@ package topic
 //	    56    8  max timestamp      of its records, ms since 1970 UTC
 //	    64   16  incarnation        of the topic
 //	    80       records            as the codec left them
+//
+// A log start is of version 3 of a cluster: it is not proposed before. It has no
+// records, count and codec 0, and behind the header:
+//
+//	80    8  index              of the last entry that goes
+//	88    8  term               of that entry
+//	96    8  first offset       that stays
+//
+// A kind or a format that a build does not know, under a checksum that is right,
+// was written by a newer one: the replica stops, since the others decide
+// something that it cannot.
 //
 // A record, in varints (zigzag where signed):
 //
@@ -58,6 +69,11 @@ const (
 	offIncarnation = 64
 	batchHeader    = 80
 
+	offStartIndex  = 80
+	offStartTerm   = 88
+	offStartOffset = 96
+	logStartSize   = 104
+
 	batchFormat = 1
 
 	// minRecordSize is a record without key, value and headers.
@@ -77,6 +93,10 @@ const (
 	KindData Kind = 1
 	// KindSeal ends a partition: nothing is appended after it.
 	KindSeal Kind = 2
+	// KindLogStart removes the front of the log: see retention.go.
+	KindLogStart Kind = 3
+
+	newestKind = KindLogStart
 )
 
 // Codec is how the records of a batch are compressed. The values are on disk.

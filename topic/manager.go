@@ -191,6 +191,8 @@ type Position struct {
 //	sweeper      Open           what is given back to the disk   Close
 //	mend         reconciler     the log of a replica that cannot  when it is repaired, or
 //	                            be opened for damage             cannot be, Close
+//	retainer     Open           what leaders here remove, and    Close
+//	                            what files may go
 //	fill         reconciler     a log on its way here, its       when it is whole, or of no
 //	                            stream and its watchdog          use, Close
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
@@ -263,6 +265,7 @@ func Open(cfg Config) (*Manager, error) {
 	m.running.Go(sc.run)
 	sw := &sweeper{Manager: m, told: map[remains]string{}}
 	m.running.Go(sw.run)
+	m.running.Go((&retainer{Manager: m, clocks: map[storage.NodeID]clockWord{}}).run)
 	return m, nil
 }
 
@@ -325,7 +328,7 @@ type PartitionStatus struct {
 	Term          storage.Term
 	Leader        raftlog.NodeID // 0: none is known
 	Readable      bool
-	Start         storage.Offset
+	Start         storage.Offset // of the first record that this replica has
 	HighWatermark storage.Offset // the first offset that may not be read yet, if Readable
 	Target        bool           // a move brings this replica here; until it ends it does not count
 	// Silent lists, if this replica leads, the nodes whose replicas it has not
@@ -342,7 +345,12 @@ type PartitionStatus struct {
 	// Damage is why some of the replica's log cannot be read, while it cannot: it is
 	// being repaired from another replica. All else is served.
 	Damage error
-	Err    error // why the replica is not open, or takes no part any more; it is opened again
+	// LogBytes is how many bytes of log the replica has.
+	LogBytes int64
+	// RetentionWaits is, if this replica leads, why it does not remove what may be
+	// due by the topic's retention; empty: nothing is, or it does.
+	RetentionWaits string
+	Err            error // why the replica is not open, or takes no part any more; it is opened again
 }
 
 // Status returns the replicas of this node, by topic and partition. It is a
@@ -366,6 +374,7 @@ func (m *Manager) Status() []PartitionStatus {
 			hw, err := r.part.HighWatermark()
 			s.HighWatermark, s.Readable = hw, err == nil
 			r.followers(&s)
+			r.retention(&s)
 			s.Err = r.failed()
 			if d := r.damage.Load(); d != nil {
 				s.Damage = d.Reason
@@ -393,13 +402,14 @@ type Stats struct {
 	HandedBack                uint64 // leaderships that were given to the preferred leader
 	Verified, Repaired        uint64 // bytes of partition logs here that were checked, and that were got from another replica
 	Damages                   uint64 // replicas here of whose log some was found to be damaged
+	Removed                   uint64 // bytes of replicas here that retention let go
 }
 
 type counters struct {
 	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
 	fills, filledIn, filledOut, moved, movesCancelled, handedBack                  atomic.Uint64
 	verified, repaired, damages                                                    atomic.Uint64
-	reclaimedDirs, reclaimedBytes                                                  atomic.Uint64
+	reclaimedDirs, reclaimedBytes, removed                                         atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
@@ -413,5 +423,6 @@ func (m *Manager) Stats() Stats {
 		Moved: c.moved.Load(), MovesCancelled: c.movesCancelled.Load(), HandedBack: c.handedBack.Load(),
 		Verified: c.verified.Load(), Repaired: c.repaired.Load(), Damages: c.damages.Load(),
 		ReclaimedDirs: c.reclaimedDirs.Load(), ReclaimedBytes: c.reclaimedBytes.Load(),
+		Removed: c.removed.Load(),
 	}
 }

@@ -35,15 +35,20 @@ func newMoves(t *testing.T, n int, seed uint64, config func(*topic.Config)) *clu
 }
 
 // upgrade lets the cluster use what moves need.
-func (c *cluster) upgrade() {
+func (c *cluster) upgrade() { c.upgradeTo(2) }
+
+// upgradeTo raises the version of the cluster.
+func (c *cluster) upgradeTo(version uint64) {
 	c.t.Helper()
-	settle(c.t, "version 2", func() bool {
+	settle(c.t, "the version", func() bool {
+		all := true
 		for _, n := range c.running() {
 			if leader, _ := n.meta.Leader(); leader == n.id {
-				return n.meta.SetVersion(c.t.Context(), 2) == nil
+				all = n.meta.SetVersion(c.t.Context(), version) == nil && all
 			}
+			all = n.meta.ClusterVersion() >= version && all
 		}
-		return false
+		return all
 	})
 }
 
@@ -128,6 +133,11 @@ type steady struct {
 }
 
 func (n *node) produceSteadily(t *testing.T, name string, partition uint32, size int) *steady {
+	return n.produceEvery(t, 2*time.Millisecond, name, partition, size)
+}
+
+// produceEvery is produceSteadily with a pause between two records.
+func (n *node) produceEvery(t *testing.T, pause time.Duration, name string, partition uint32, size int) *steady {
 	p := producer(t, n, topic.ProducerConfig{})
 	ctx, stop := context.WithCancel(t.Context())
 	s := &steady{stop: stop, values: map[storage.Offset]string{}}
@@ -143,7 +153,7 @@ func (n *node) produceSteadily(t *testing.T, name string, partition uint32, size
 			s.values[at[0].Offset] = value
 			s.longest = max(s.longest, time.Since(last))
 			last = time.Now()
-			pass(2 * time.Millisecond)
+			pass(pause)
 		}
 	})
 	return s
@@ -161,6 +171,17 @@ func (s *steady) end(t *testing.T) map[storage.Offset]string {
 // requireOn reads the partition from the replica on a node alone.
 func requireOn(t *testing.T, n *node, top metastore.Topic, index uint32, want map[storage.Offset]string) {
 	t.Helper()
+	requireRange(t, n, top, index, 0, want)
+}
+
+// requireFrom is requireOn of a partition 0 that begins with the offset.
+func requireFrom(t *testing.T, n *node, top metastore.Topic, start storage.Offset, want map[storage.Offset]string) {
+	t.Helper()
+	requireRange(t, n, top, 0, start, want)
+}
+
+func requireRange(t *testing.T, n *node, top metastore.Topic, index uint32, start storage.Offset, want map[storage.Offset]string) {
+	t.Helper()
 	end := storage.Offset(0)
 	for at := range want {
 		end = max(end, at+1)
@@ -173,7 +194,7 @@ func requireOn(t *testing.T, n *node, top metastore.Topic, index uint32, want ma
 		_, readable := g.Readable()
 		return readable && g.Log().NextOffset() >= end
 	})
-	for at := storage.Offset(0); at < end; {
+	for at := start; at < end; {
 		response, err := n.topics.HandleCall(t.Context(), 99, "topic.fetch", topic.EncodeFetch(top.Incarnation, index, at))
 		require.NoError(t, err)
 		data, err := topic.DecodeFetched(response)

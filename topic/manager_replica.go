@@ -58,6 +58,9 @@ type replica struct {
 	// the bytes that came for it.
 	damage   atomic.Pointer[DamageChange]
 	repaired atomic.Int64
+	// retains is why records that may be due are not removed, if this replica leads;
+	// nil: nothing is due, or it is removed.
+	retains atomic.Pointer[string]
 }
 
 // leadership is what a replica knows of its group's leader.
@@ -195,11 +198,11 @@ func (r *replica) offsets(ctx context.Context, linearizable bool) (offsets, erro
 			return offsets{}, readError(err)
 		}
 	}
-	end, err := r.part.HighWatermark()
+	start, end, err := r.part.bounds()
 	if err != nil {
 		return offsets{}, err
 	}
-	return offsets{start: min(r.group.Log().StartOffset(), end), end: end}, nil
+	return offsets{start: min(start, end), end: end}, nil
 }
 
 // fetch waits for records, until ctx ends.

@@ -18,6 +18,7 @@ func Calls() map[string]uint64 {
 	return map[string]uint64{
 		methodProduce: 1, methodFetch: 1, methodOffsets: 1, methodSince: 1, methodSeal: 1,
 		methodFill: 2, methodTransfer: 2, methodLeft: versionOfLeft,
+		methodClock: 3,
 	}
 }
 
@@ -34,6 +35,7 @@ func (m *Manager) calls() map[string]func(context.Context, *replica, byte, []byt
 		methodSeal:     m.serveSeal,
 		methodTransfer: m.serveTransfer,
 		methodLeft:     m.serveLeft,
+		methodClock:    m.serveClock,
 	}
 }
 

@@ -31,6 +31,10 @@ type PartitionConfig struct {
 	MaxInFlightBytes int
 	// Clock stamps batches. Default: the machine's.
 	Clock clock.Clock
+	// OnLogStart is told that this replica's log begins later now, and how many
+	// bytes of files that let go, from the group's goroutine: it must not block.
+	// Default: nobody is.
+	OnLogStart func(start storage.LogStart, bytes int64)
 	// Builders are shared by the partitions of a node. Default: its own.
 	Builders *Builders
 }
@@ -201,6 +205,16 @@ func (p *Partition) AppendBatch(data []byte, done func(Ack)) error {
 		return err
 	}
 	return p.batches.appendBatch(batch, records, done)
+}
+
+// SetLogStart has the partition begin at start on all replicas, where a segment
+// of the log on this one does (see storage.Log.SegmentStart): records below it are
+// gone for good. It may be repeated, and a start that the log has passed changes
+// nothing. See Append for how done is called, and package documentation for
+// retention. The cluster must be of version 3.
+func (p *Partition) SetLogStart(start storage.LogStart, done func(error)) error {
+	data := newLogStart(p.cfg.Incarnation, start, p.cfg.Clock.Now())
+	return p.batches.enqueue(data, len(data), joined{done: func(a Ack) { done(a.Err) }})
 }
 
 // Seal ends the partition: once done was called with nil, no record is ever

@@ -27,6 +27,8 @@ type applier struct {
 	since int             // bytes of entries since the last snapshot
 	every int             // bytes after which the next one is due
 
+	start storage.LogStart // that the log is to begin with; zero: nothing is to be done
+
 	snapshot      []byte // not written yet
 	snapshotIndex storage.Index
 	err           error // of the last attempt to write it
@@ -50,6 +52,9 @@ func (p *Partition) Apply(entries []raftlog.Entry, results []raftlog.Result) err
 			if err := p.load(entries[0].Index); err != nil {
 				return err
 			}
+		}
+		if err := newerEntry(e.Data); err != nil && e.Kind == storage.EntryNormal {
+			return fmt.Errorf("topic: entry %d of %s/%d: %w", e.Index, p.cfg.Topic, p.cfg.Partition, err)
 		}
 		results[i] = result(a.apply(e.Index, e.Kind, e.Data))
 	}
@@ -75,7 +80,12 @@ func (a *applier) apply(index storage.Index, kind storage.EntryKind, data []byte
 	if kind == storage.EntryNormal {
 		a.since += len(data)
 	}
-	if a.since >= a.every {
+	if d.start.Index > a.start.Index {
+		a.start = d.start
+	}
+	// What goes is not to be needed to make the state again: it is written aside
+	// as of the very entry that says so, whatever the log begins with here.
+	if a.since >= a.every || d.start.Index != 0 {
 		a.snapshot, a.snapshotIndex = a.state.appendSnapshot(nil), index
 		a.restart(len(a.snapshot))
 	}
@@ -100,9 +110,23 @@ func (p *Partition) Applied(storage.Index) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.mu.hw = a.state.next
 	p.wakeLocked()
+	p.mu.Unlock()
+	if a.err == nil && a.start.Index != 0 {
+		a.err = p.begin(a.start)
+		a.start = storage.LogStart{}
+	}
+}
+
+// begin lets go the front of the log, behind what is written aside.
+func (p *Partition) begin(start storage.LogStart) error {
+	log := p.group.Log()
+	removed, err := log.TrimTo(start)
+	if err == nil && removed > 0 && p.cfg.OnLogStart != nil {
+		p.cfg.OnLogStart(log.Start(), removed)
+	}
+	return err
 }
 
 // waitBound waits for Bind; false: Close came instead. Close after Bind does not

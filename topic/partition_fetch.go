@@ -42,12 +42,12 @@ type Fetched struct {
 // Errors: *BehindError, ErrNotReadable, ErrPartitionClosed, *storage.DamageError
 // (all Retry: another replica, or later), and *OutOfRangeError (Refused).
 func (p *Partition) Fetch(req FetchRequest, buf []byte) (Fetched, error) {
-	hw, err := p.HighWatermark()
+	start, hw, err := p.bounds()
 	if err != nil {
 		return Fetched{Buf: buf}, err
 	}
 	log := p.group.Log()
-	f := Fetched{Buf: buf, Start: log.StartOffset(), HighWatermark: hw, Next: req.From}
+	f := Fetched{Buf: buf, Start: start, HighWatermark: hw, Next: req.From}
 	switch {
 	case req.Seen > hw:
 		return f, &BehindError{Seen: req.Seen, HighWatermark: hw}
@@ -96,11 +96,24 @@ func (p *Partition) fetchError(err error, from, hw storage.Offset) error {
 	var out *storage.OutOfRangeError
 	switch {
 	case errors.As(err, &out): // removed since
-		return p.outOfRange(from, out.Start, hw)
+		return p.outOfRange(from, out.Start, max(hw, out.Start))
 	case errors.Is(err, storage.ErrClosed):
 		return ErrPartitionClosed
 	}
 	return raftlog.Retry(fmt.Errorf("topic: read %s/%d here: %w", p.cfg.Topic, p.cfg.Partition, err))
+}
+
+// bounds returns the first offset that the log holds and the high watermark. In
+// this order: the log begins later only once its records were shown.
+func (p *Partition) bounds() (start, hw storage.Offset, err error) {
+	p.mu.Lock()
+	bound := p.mu.isBound
+	p.mu.Unlock()
+	if bound {
+		start = p.group.Log().StartOffset()
+	}
+	hw, err = p.HighWatermark()
+	return start, hw, err
 }
 
 // HighWatermark is the first offset that may not be read yet on this replica.

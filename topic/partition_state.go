@@ -25,7 +25,8 @@ type decision struct {
 	verdict storage.Verdict
 	base    storage.Offset // of the records; of a duplicate, those of the first time
 	count   uint32
-	err     error // why it was refused
+	err     error            // why it was refused
+	start   storage.LogStart // of a log start: what the log begins with from now on
 }
 
 func newPartitionState(incarnation storage.Incarnation) *partitionState {
@@ -53,6 +54,8 @@ func (s *partitionState) apply(index storage.Index, kind storage.EntryKind, data
 	case b.Kind() == KindSeal:
 		s.sealed = true
 		return decision{verdict: storage.VerdictControl, base: s.next}
+	case b.Kind() == KindLogStart:
+		return s.applyStart(b.logStart())
 	case s.sealed:
 		return s.refuse(ErrSealed)
 	}
@@ -75,6 +78,15 @@ func (s *partitionState) applyData(b Batch) decision {
 	s.producers.Appended(b.Producer(), b.Count(), s.next)
 	s.next += storage.Offset(b.Count())
 	return d
+}
+
+// applyStart: a start that the log has passed is applied too, so that nothing
+// but the entry decides what happens.
+func (s *partitionState) applyStart(start storage.LogStart) decision {
+	if start.Index >= s.index || start.Offset > s.next {
+		return s.refuse(corrupt("a log start behind entry %d and offset %d", s.index, s.next))
+	}
+	return decision{verdict: storage.VerdictControl, base: s.next, start: start}
 }
 
 func (s *partitionState) refuse(err error) decision {

@@ -260,14 +260,16 @@ func beginOf(a metastore.NodeAssignment, dir string) storage.Begin {
 
 // open opens one replica.
 func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
+	r := &replica{address: addressOf(a), name: a.Topic.Name, id: a.Replica}
 	part, err := NewPartition(PartitionConfig{
 		Topic: a.Topic.Name, Partition: a.Partition.Index, Incarnation: a.Topic.Incarnation,
 		MaxPendingBytes: rc.cfg.MaxPendingBytes, Clock: rc.cfg.Clock, Builders: &rc.builders,
+		OnLogStart: func(start storage.LogStart, bytes int64) { rc.noteLogStart(r, start, bytes) },
 	})
 	if err != nil {
 		return err
 	}
-	r := &replica{address: addressOf(a), name: a.Topic.Name, id: a.Replica, part: part}
+	r.part = part
 	r.place.Store(&a.Partition)
 	r.lead.Store(&leadership{})
 	r.ending.Store(a.Topic.State == metastore.TopicDeleting)
@@ -276,7 +278,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 		Group: a.Partition.Group, Replica: a.Replica, Peers: peersOf(&a.Partition), Create: &begin, Machine: part,
 		OnStatus:  func(s raftlog.Status) { rc.noteStatus(r, s) },
 		OnBehind:  func(leader storage.NodeID) { rc.noteBehind(r, leader) },
-		Essential: isSeal,
+		Essential: isEssential,
 	})
 	if err != nil {
 		part.Close()

@@ -45,6 +45,7 @@ type replica struct {
 	log        *storage.Log
 	partition  *topic.Partition
 	cfg        topic.PartitionConfig
+	segment    int64 // bytes of a segment; 0: the default
 	unreadable atomic.Bool
 
 	mu        sync.Mutex
@@ -67,6 +68,14 @@ func open(t *testing.T, cfg topic.PartitionConfig) *replica {
 	return r
 }
 
+// openWith is open with segments of another size.
+func openWith(t *testing.T, segment int64) *replica {
+	r := &replica{fs: simfs.New(1), cfg: topic.PartitionConfig{Topic: "orders", Incarnation: someIncarnation}, segment: segment, state: emptyLog()}
+	r.start(t)
+	t.Cleanup(func() { r.stop(t) })
+	return r
+}
+
 func emptyLog() storage.ReplicaState {
 	return storage.ReplicaState{
 		Group: 7, Replica: 70, Status: storage.ReplicaLive,
@@ -75,7 +84,7 @@ func emptyLog() storage.ReplicaState {
 }
 
 func (r *replica) start(t require.TestingT) {
-	store, err := storage.Open(storage.Config{FS: r.fs, Dir: "/node", Name: "n", Cluster: "c", JournalFileSize: 64 << 10})
+	store, err := storage.Open(storage.Config{FS: r.fs, Dir: "/node", Name: "n", Cluster: "c", JournalFileSize: 64 << 10, SegmentSize: r.segment})
 	require.NoError(t, err)
 	dir, err := store.CreateTopicDir("orders", someIncarnation)
 	require.NoError(t, err)
@@ -213,12 +222,14 @@ type read struct {
 }
 
 // readAll fetches everything up to the high watermark.
-func (r *replica) readAll(maxBytes int) ([]read, error) {
+func (r *replica) readAll(maxBytes int) ([]read, error) { return r.readFrom(0, maxBytes) }
+
+// readFrom fetches everything from an offset up to the high watermark.
+func (r *replica) readFrom(from storage.Offset, maxBytes int) ([]read, error) {
 	var (
-		out  []read
-		buf  []byte
-		from storage.Offset
-		it   topic.BatchRecords
+		out []read
+		buf []byte
+		it  topic.BatchRecords
 	)
 	for {
 		f, err := r.partition.Fetch(topic.FetchRequest{From: from, MaxBytes: maxBytes}, buf)

@@ -31,6 +31,7 @@ import (
 //	topic.transfer  22    8  replica       that is to lead
 //	topic.left      22    8  group         of the partition
 //	                30    8  replica
+//	topic.clock     22                     nothing more
 //
 // A response says what became of the call, so that errors survive whatever
 // network the host has:
@@ -55,6 +56,7 @@ import (
 //	topic.seal       2                     nothing more
 //	topic.transfer   2                     nothing more
 //	topic.left       2    1  listed        by the group, linearizable: 0 no, 1 yes
+//	topic.clock      2    8  now           by the node's clock, ms since 1970 UTC
 const (
 	methodProduce  = "topic.produce"
 	methodFetch    = "topic.fetch"
@@ -63,6 +65,7 @@ const (
 	methodSeal     = "topic.seal"
 	methodTransfer = "topic.transfer"
 	methodLeft     = "topic.left"
+	methodClock    = "topic.clock"
 
 	wireVersion = 1
 

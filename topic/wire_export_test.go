@@ -2,6 +2,7 @@ package topic
 
 import (
 	"io"
+	"time"
 
 	"github.com/stelelog/stele/storage"
 )
@@ -40,6 +41,8 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"since", encodeSince(a, 1_700_000_000_000)},
 		{"since_is", encodeSinceIs(offsets{2, 12, 7})},
 		{"transfer", encodeTransfer(a, 21)},
+		{"clock", a.append(nil, 0)},
+		{"clock_is", encodeClock(time.UnixMilli(1_700_000_000_000))},
 	}
 }
 
@@ -54,7 +57,8 @@ func DecodeAll(data []byte) []error {
 	_, since := decodeSince(body)
 	_, sinceIs := decodeSinceIs(data)
 	_, transfer := decodeTransfer(body)
-	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer}
+	_, clock := decodeClock(data)
+	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer, clock}
 }
 
 // EncodeProduce is the call that appends a batch.

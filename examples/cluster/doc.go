@@ -22,6 +22,14 @@
 //	./cluster consume -topic lines | sort -n | tail -n 1
 //	./cluster status
 //
+// A topic keeps everything, unless it is told how much:
+//
+//	./cluster create -topic events -keep-age 168h -keep-bytes 10737418240
+//	./cluster retain -topic lines -keep-bytes 1073741824
+//	./cluster status                               START is the first offset that is left
+//
+// Whole segments of 64 MiB go, never the last one of a partition.
+//
 // Kill any node (kill -9) while produce runs, and start it again: the others go
 // on, and it catches up. Ctrl-C in the three terminals stops the nodes in good
 // order; then
@@ -133,7 +141,9 @@
 //	DELETE /recoveries/EPOCH/hold           end what forced recoveries up to an epoch hold
 //	GET    /topics                          all topics
 //	GET    /topics/T                        one topic
-//	POST   /topics/T                        create: {"partitions": 6, "replicas": 3}, both optional
+//	POST   /topics/T                        create: {"partitions": 6, "replicas": 3, "keep_age": "168h",
+//	                                        "keep_bytes": 1073741824}, all optional
+//	PUT    /topics/T/retention              what it keeps: {"keep_age": "168h", "keep_bytes": 0}; none: all
 //	DELETE /topics/T                        delete
 //	POST   /topics/T/leader?to=NAME         hand a partition's leadership over: [&partition=N]
 //	POST   /topics/T/records                produce

@@ -32,6 +32,7 @@ func commands() []command {
 		{"node", "-name NAME [-peers ...]", "run one node of a cluster, until SIGTERM or Ctrl-C", runNode},
 		{"join", "-name NAME -join ADDR,...", "the same as node, for one that joins a running cluster", runJoin},
 		{"create", "-topic T [-partitions N]", "create a topic", runCreate},
+		{"retain", "-topic T [-keep-age D] [-keep-bytes N]", "change what a topic keeps", runRetain},
 		{"delete", "-topic T", "delete a topic", runDelete},
 		{"topics", "", "list the topics", runTopics},
 		{"produce", "-topic T", "append the lines of standard input", runProduce},

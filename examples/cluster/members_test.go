@@ -209,10 +209,7 @@ func TestJoinsNobody(t *testing.T) {
 // The routes of members, on a cluster that nobody can leave.
 func TestMembersAPI(t *testing.T) {
 	l := startLone(t)
-	require.Eventually(t, func() bool {
-		_, text := l.do(t, "GET", "/members", "")
-		return strings.Contains(text, `"version":2`)
-	}, 10*time.Second, 20*time.Millisecond, "the cluster's version is raised")
+	l.waitVersion(t)
 	for _, c := range []struct {
 		request string
 		status  int

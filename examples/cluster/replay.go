@@ -39,6 +39,8 @@ func (r *replay) apply(kind storage.EntryKind, data []byte) (storage.Verdict, to
 	case b.Kind() == topic.KindSeal:
 		r.sealed = true
 		return storage.VerdictControl, none, r.next
+	case b.Kind() == topic.KindLogStart:
+		return storage.VerdictControl, none, r.next
 	case r.sealed:
 		return storage.VerdictRefused, none, r.next
 	}

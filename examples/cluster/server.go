@@ -60,6 +60,7 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		"GET /topics/{topic}":                   s.describeTopic,
 		"POST /topics/{topic}":                  s.createTopic,
 		"DELETE /topics/{topic}":                s.deleteTopic,
+		"PUT /topics/{topic}/retention":         s.setRetention,
 		"GET /members":                          s.members,
 		"POST /members/{member}/decommission":   s.decommission,
 		"DELETE /members/{member}/decommission": s.cancelDecommission,

@@ -63,7 +63,8 @@ type groupAnswer struct {
 	// HighWatermark is the first offset that may not be read yet; of the
 	// metadata, which have no offsets, the index of the last entry applied.
 	HighWatermark int64  `json:"high_watermark"`
-	Error         string `json:"error,omitempty"` // why the replica is not open
+	Error         string `json:"error,omitempty"`           // why the replica is not open
+	Waits         string `json:"retention_waits,omitempty"` // why nothing is removed that may be due
 }
 
 func (s *server) status(w http.ResponseWriter, r *http.Request) error {
@@ -107,7 +108,7 @@ func partitionAnswer(g stele.PartitionStatus, names map[stele.NodeID]string) gro
 	line := groupAnswer{
 		Topic: g.Topic, Partition: g.Partition, Incarnation: g.Incarnation.String(), Group: uint64(g.Group),
 		Replica: uint64(g.Replica), Role: g.Role.String(), Term: uint64(g.Term), Leader: names[g.Leader],
-		Readable: g.Readable, Start: int64(g.Start), HighWatermark: int64(g.HighWatermark),
+		Readable: g.Readable, Start: int64(g.Start), HighWatermark: int64(g.HighWatermark), Waits: g.RetentionWaits,
 	}
 	if g.Err != nil {
 		line.Error = g.Err.Error()

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele"
+	"github.com/stelelog/stele/metastore"
 )
 
 // lone is a cluster of one node in this process, with its HTTP API.
@@ -53,6 +54,15 @@ func startLone(t *testing.T) *lone {
 	return l
 }
 
+// waitVersion waits until the cluster may use all that this build knows.
+func (l *lone) waitVersion(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, text := l.do(t, "GET", "/members", "")
+		return strings.Contains(text, fmt.Sprintf(`"version":%d`, metastore.NewestVersion))
+	}, 10*time.Second, 20*time.Millisecond, "the cluster's version is raised")
+}
+
 // stopNode ends the node, as SIGTERM would.
 func (l *lone) stopNode(t *testing.T) {
 	l.endLife()
@@ -75,6 +85,7 @@ func (l *lone) do(t *testing.T, method, path, body string) (int, string) {
 
 func TestAPI(t *testing.T) {
 	l := startLone(t)
+	l.waitVersion(t)
 	for _, c := range []struct {
 		request, body string
 		status        int
@@ -90,6 +101,13 @@ func TestAPI(t *testing.T) {
 		{"POST /topics/lines", `{`, 400, "the body"},
 		{"POST /topics/lines", `{"partitions": 2}`, 201, `"partitions":2,"replicas":1`},
 		{"POST /topics/LINES", "", 409, "the topic exists"},
+		{"POST /topics/kept", `{"keep_age": "168h", "keep_bytes": 4096}`, 201, `"replicas":1,"keep_age":"168h0m0s","keep_bytes":4096`},
+		{"POST /topics/other", `{"keep_age": "1 week"}`, 400, "168h"},
+		{"POST /topics/other", `{"keep_age": "1ms"}`, 400, "Retention.Age"},
+		{"PUT /topics/kept/retention", `{"keep_bytes": 7}`, 200, `"replicas":1,"keep_bytes":7}`},
+		{"PUT /topics/kept/retention", `{"keep_bytes": -1}`, 400, "Retention.Bytes"},
+		{"PUT /topics/none/retention", `{}`, 404, "no such topic"},
+		{"DELETE /topics/kept", "", 204, ""},
 		{"POST /topics/lines/records?partition=1", "a\n\nb", 200, "ok 3 1 0\nend 3\n"},
 		{"POST /topics/lines/records?key-separator=:", "k:1\nk:2\n", 200, "ok 2 "},
 		{"POST /topics/lines/records", "", 200, "end 0\n"},

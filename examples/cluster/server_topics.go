@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/stelelog/stele"
 )
@@ -13,10 +14,33 @@ type topicAnswer struct {
 	State       string `json:"state"`
 	Partitions  uint32 `json:"partitions"`
 	Replicas    uint32 `json:"replicas"`
+	keepRequest
+}
+
+// keepRequest is what a topic keeps; all, if it is empty.
+type keepRequest struct {
+	KeepAge   string `json:"keep_age,omitempty"`   // as of time.ParseDuration
+	KeepBytes int64  `json:"keep_bytes,omitempty"` // of each partition
+}
+
+func (k keepRequest) retention() (r stele.Retention, err error) {
+	if r.Bytes = k.KeepBytes; k.KeepAge != "" {
+		if r.Age, err = time.ParseDuration(k.KeepAge); err != nil {
+			return r, badRequest("keep_age %q: want a duration such as 168h", k.KeepAge)
+		}
+	}
+	return r, nil
+}
+
+func keeps(r stele.Retention) (k keepRequest) {
+	if k.KeepBytes = r.Bytes; r.Age > 0 {
+		k.KeepAge = r.Age.String()
+	}
+	return k
 }
 
 func answerOf(t stele.Topic) topicAnswer {
-	return topicAnswer{t.Name, t.Incarnation.String(), t.State.String(), t.Config.Partitions, t.Config.Replicas}
+	return topicAnswer{t.Name, t.Incarnation.String(), t.State.String(), t.Config.Partitions, t.Config.Replicas, keeps(t.Config.Retention)}
 }
 
 // createRequest is what a topic's creator decides; 0 is the library's default.
@@ -24,6 +48,7 @@ type createRequest struct {
 	Partitions    uint32 `json:"partitions"`
 	Replicas      uint32 `json:"replicas"`
 	MaxBatchBytes uint32 `json:"max_batch_bytes"`
+	keepRequest
 }
 
 func (s *server) listTopics(w http.ResponseWriter, r *http.Request) error {
@@ -71,13 +96,40 @@ func (s *server) createTopic(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, &c); err != nil {
 		return err
 	}
+	keep, err := c.retention()
+	if err != nil {
+		return err
+	}
 	t, err := s.node.CreateTopic(ctx, r.PathValue("topic"), stele.TopicConfig{
-		Partitions: c.Partitions, Replicas: c.Replicas, MaxBatchBytes: c.MaxBatchBytes,
+		Partitions: c.Partitions, Replicas: c.Replicas, MaxBatchBytes: c.MaxBatchBytes, Retention: keep,
 	})
 	if err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusCreated, answerOf(t))
+	return nil
+}
+
+func (s *server) setRetention(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r)
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	var k keepRequest
+	if err := readJSON(w, r, &k); err != nil {
+		return err
+	}
+	keep, err := k.retention()
+	if err != nil {
+		return err
+	}
+	t, err := s.node.SetRetention(ctx, r.PathValue("topic"), keep)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, answerOf(t))
 	return nil
 }
 

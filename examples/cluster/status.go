@@ -166,6 +166,7 @@ type groupView struct {
 	partition uint32
 	leader    string // of the highest term that anybody knows; empty: none
 	term      uint64
+	start     int64 // highest that anybody says: what is below is gone
 	watermark int64
 	on        map[string]groupAnswer // by the node's name
 }
@@ -183,6 +184,7 @@ func (v *view) groups() []*groupView {
 			if g.Term > gv.term || g.Term == gv.term && gv.leader == "" {
 				gv.term, gv.leader = g.Term, g.Leader
 			}
+			gv.start = max(gv.start, g.Start)
 			gv.watermark = max(gv.watermark, g.HighWatermark)
 		}
 	}
@@ -197,18 +199,20 @@ func (v *view) printGroups(out io.Writer) error {
 		return nil // no cluster yet; the nodes' readiness said why
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nGROUP\tLEADER\tTERM\tEND\t%s\n", strings.Join(names, "\t"))
+	fmt.Fprintf(w, "\nGROUP\tLEADER\tTERM\tSTART\tEND\t%s\n", strings.Join(names, "\t"))
 	var notes []string
 	for _, g := range groups {
 		name := "metadata"
 		if g.topic != "" {
 			name = fmt.Sprintf("%s/%d", g.topic, g.partition)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d", name, cmp.Or(g.leader, "none"), g.term, g.watermark)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d", name, cmp.Or(g.leader, "none"), g.term, g.start, g.watermark)
 		for _, node := range names {
 			fmt.Fprintf(w, "\t%s", v.cell(g, node))
 			if r := g.on[node]; r.Error != "" {
 				notes = append(notes, fmt.Sprintf("%s on %s: %s", name, node, r.Error))
+			} else if r.Waits != "" {
+				notes = append(notes, fmt.Sprintf("%s on %s: nothing is removed: %s", name, node, r.Waits))
 			}
 		}
 		fmt.Fprintln(w)

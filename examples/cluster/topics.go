@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/http"
 	"text/tabwriter"
+
+	"github.com/stelelog/stele"
 )
 
 func runCreate(ctx context.Context, args []string, io console) error {
@@ -13,6 +15,7 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	topic := f.String("topic", "", "`name`: 1 to 179 of A-Z a-z 0-9 . _ -")
 	partitions := f.Uint("partitions", 3, "how many partitions: 1 to 10000")
 	replicas := f.Uint("replicas", 0, "how many nodes hold each partition; 0: three, or all if there are fewer")
+	keep := keepFlags(f)
 	finish := clientFlags(f)
 	if err := f.parse(args, false); err != nil {
 		return err
@@ -30,7 +33,7 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	}
 	defer c.close()
 	var t topicAnswer
-	request := createRequest{Partitions: uint32(*partitions), Replicas: uint32(*replicas)}
+	request := createRequest{Partitions: uint32(*partitions), Replicas: uint32(*replicas), keepRequest: keep()}
 	if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), nil, request, &t); err != nil {
 		return err
 	}
@@ -41,6 +44,54 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	fmt.Fprintf(io.out, "created %s: %s on %s%s\n", t.Name,
 		plural(t.Partitions, "partition", "partitions"), plural(t.Replicas, "node", "nodes"), each)
 	return nil
+}
+
+// keepFlags are those that say what a topic keeps.
+func keepFlags(f *flags) func() keepRequest {
+	age := f.Duration("keep-age", 0, "remove records that were appended longer ago than this `duration`, such as 168h; 0: none")
+	bytes := f.Int64("keep-bytes", 0, "remove the oldest records of a partition as long as so many `bytes` stay; 0: none")
+	return func() keepRequest { return keeps(stele.Retention{Age: *age, Bytes: *bytes}) }
+}
+
+const retainAbout = `
+Retain changes what a topic keeps; without -keep-age and -keep-bytes that is
+everything. Whole segments go, within some seconds, and do not come back.
+`
+
+func runRetain(ctx context.Context, args []string, io console) error {
+	f := newFlags("retain", retainAbout, io)
+	topic := f.String("topic", "", "`name` of the topic")
+	keep := keepFlags(f)
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	switch {
+	case err != nil:
+		return err
+	case *topic == "":
+		return &usageError{"-topic is missing"}
+	}
+	defer c.close()
+	var t topicAnswer
+	if err := c.callJSON(ctx, http.MethodPut, topicPath(*topic, "/retention"), nil, keep(), &t); err != nil {
+		return err
+	}
+	fmt.Fprintf(io.out, "%s keeps %s\n", t.Name, t.keepRequest)
+	return nil
+}
+
+func (k keepRequest) String() string {
+	switch {
+	case k.KeepAge == "" && k.KeepBytes == 0:
+		return "all"
+	case k.KeepAge == "":
+		return fmt.Sprintf("%d bytes", k.KeepBytes)
+	case k.KeepBytes == 0:
+		return k.KeepAge
+	}
+	return fmt.Sprintf("%s, %d bytes", k.KeepAge, k.KeepBytes)
 }
 
 func runDelete(ctx context.Context, args []string, io console) error {
@@ -85,9 +136,9 @@ func runTopics(ctx context.Context, args []string, io console) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TOPIC\tPARTITIONS\tREPLICAS\tSTATE\tINCARNATION")
+	fmt.Fprintln(w, "TOPIC\tPARTITIONS\tREPLICAS\tSTATE\tKEEPS\tINCARNATION")
 	for _, t := range topics {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, t.State, t.Incarnation)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, t.State, t.keepRequest, t.Incarnation)
 	}
 	return w.Flush()
 }
