@@ -124,6 +124,10 @@ func refusedUnless(err error) error {
 	case errors.Is(err, ErrLocked), errors.As(err, &network), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return raftlog.Retry(err)
 	}
+	var damage *DamageError
+	if errors.As(err, &damage) {
+		err = fmt.Errorf("stele: %w; the node cannot tell any more what it promised: move the directory away and start it with an empty one, and it gets everything from the others, as a new node (a cluster of one has nobody to get it from)", err)
+	}
 	return raftlog.Refused(err)
 }
 
