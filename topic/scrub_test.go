@@ -21,6 +21,8 @@ import (
 	"github.com/stelelog/stele/topic"
 )
 
+var damageFlips = flag.Int("damage.flips", 5, "how many bits are flipped one by one")
+
 var damageMiB = flag.Int("damage.mib", 2, "size of the log that is damaged, in MiB")
 
 // damaged is three nodes with one partition of some MiB, and what each was told.
@@ -213,6 +215,31 @@ func TestARoundFindsWhatNobodyReads(t *testing.T) {
 			settle(t, what+" is repaired", d.equal)
 			require.NoError(t, d.status(2).Damage, what)
 			require.Zero(t, d.readHere(2), what)
+		}
+	})
+}
+
+// One bit at a time, anywhere in the log of any replica.
+//
+// Property: S4 (red: there was one round)
+func TestOneBitAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDamaged(t, 6, *damageMiB)
+		for k := range *damageFlips {
+			rng := rand.New(rand.NewPCG(uint64(k), 6))
+			id := raftlog.NodeID(1 + rng.IntN(3))
+			paths := d.segments(id)
+			path := paths[rng.IntN(len(paths))]
+			info, err := d.disks[id].Stat(path)
+			require.NoError(t, err)
+			at, bit := rng.Int64N(info.Size()), uint(rng.IntN(8))
+			require.NoError(t, d.disks[id].Flip(path, at, bit))
+			d.readHere(id)
+			settle(t, fmt.Sprintf("bit %d of byte %d of %s on %v is repaired", bit, at, path, id), func() bool {
+				pass(time.Minute)
+				return d.equal()
+			})
+			require.NoError(t, d.status(id).Damage)
 		}
 	})
 }
