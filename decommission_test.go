@@ -27,7 +27,7 @@ func grown(c *testcluster.Cluster) (fourth int, l *testcluster.Ledger, load *tes
 // A node is taken out under load, whatever it is: its partitions go to others,
 // nothing that was acknowledged is lost, and its directory never comes back.
 //
-// Property: D4 (red: a leader that does not hand over before it leaves)
+// Property: D4, D5 (red: a leader that does not hand over before it leaves; tombstones not looked at)
 func TestANodeIsDecommissioned(t *testing.T) {
 	for name, leads := range map[string]bool{"one that leads the metadata": true, "one that does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -39,6 +39,7 @@ func TestANodeIsDecommissioned(t *testing.T) {
 					leaver = (leaver + 1) % fourth
 				}
 				asked := (leaver + 1) % fourth
+				node := c.Node(leaver).Status().Node
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
 				d, err := c.Node(asked).Decommission(ctx, c.Member(leaver).Name, stele.DecommissionOptions{})
@@ -61,10 +62,18 @@ func TestANodeIsDecommissioned(t *testing.T) {
 				c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "it never comes back")
 				var removed *stele.RemovedError
 				require.ErrorAs(t, c.Node(leaver).WaitReady(t.Context()), &removed)
+				require.Len(t, c.Node(asked).Members(), 3)
 				c.Kill(leaver)
+				oldDisk := c.Member(leaver).FS
 				c.Wipe(leaver)
 				c.Start(leaver) // a new node under the old name
 				c.Eventually(func() bool { return c.Node(leaver).Readiness().Ready() }, "its name does")
+				require.NotEqual(t, node, c.Node(leaver).Status().Node)
+				c.Kill(leaver)
+				c.Member(leaver).FS = oldDisk
+				c.Start(leaver)
+				c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "its tombstone stays")
+				require.Len(t, lives(c, asked, leaver), 1)
 			})
 		})
 	}
