@@ -47,9 +47,9 @@ type (
 
 // Codecs of batches.
 const (
-	CodecNone = topic.CodecNone
-	CodecS2   = topic.CodecS2
-	CodecZstd = topic.CodecZstd
+	CodecNone Codec = topic.CodecNone
+	CodecS2   Codec = topic.CodecS2
+	CodecZstd Codec = topic.CodecZstd
 )
 
 // FromStart begins at the first record that there is.
@@ -97,6 +97,18 @@ func (n *Node) ListTopics(ctx context.Context) ([]Topic, error) {
 		return nil, err
 	}
 	return p.topics.ListTopics(ctx)
+}
+
+// Topics returns the topics as this node knows them, by name: a local snapshot, which
+// may be old, as Members is. It asks nobody, and so has an answer when ListTopics has
+// none. It is empty until the node has got the metadata. What it points to must not be
+// changed.
+func (n *Node) Topics() []Topic {
+	p := n.net.parts.Load()
+	if p == nil {
+		return nil
+	}
+	return p.meta.Topics()
 }
 
 // DeleteTopic deletes a topic. When it returns nil, nothing will ever be

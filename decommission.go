@@ -24,10 +24,10 @@ type Departure = metastore.Departure
 
 // How far a member is on its way out.
 const (
-	Stays        = metastore.Stays        // it is not leaving
-	Drains       = metastore.Drains       // its partitions are moved off; that can be taken back
-	DrainsForced = metastore.DrainsForced // the same, whatever is left behind
-	Leaves       = metastore.Leaves       // it is taken out of the metadata; that cannot be taken back
+	Stays        Departure = metastore.Stays        // it is not leaving
+	Drains       Departure = metastore.Drains       // its partitions are moved off; that can be taken back
+	DrainsForced Departure = metastore.DrainsForced // the same, whatever is left behind
+	Leaves       Departure = metastore.Leaves       // it is taken out of the metadata; that cannot be taken back
 )
 
 // DecommissionOptions say how a node is taken out of its cluster.
@@ -52,12 +52,12 @@ type BlockCode = membership.BlockCode
 
 // Why a decommission does not go on.
 const (
-	BlockVoters    = membership.BlockVoters    // fewer than three voters would be left: add a node, or force it
-	BlockLastVoter = membership.BlockLastVoter // no voter would be left: add a node
-	BlockDead      = membership.BlockDead      // it is dead, and cannot say what it has answered: bring it back, or force it
-	BlockQuorum    = membership.BlockQuorum    // too few of the voters that would be left are alive: bring them back
-	BlockBusy      = membership.BlockBusy      // something else is under way: wait for it
-	BlockReplicas  = membership.BlockReplicas  // partition replicas have no other node: add one
+	BlockVoters    BlockCode = membership.BlockVoters    // fewer than three voters would be left: add a node, or force it
+	BlockLastVoter BlockCode = membership.BlockLastVoter // no voter would be left: add a node
+	BlockDead      BlockCode = membership.BlockDead      // it is dead, and cannot say what it has answered: bring it back, or force it
+	BlockQuorum    BlockCode = membership.BlockQuorum    // too few of the voters that would be left are alive: bring them back
+	BlockBusy      BlockCode = membership.BlockBusy      // something else is under way: wait for it
+	BlockReplicas  BlockCode = membership.BlockReplicas  // partition replicas have no other node: add one
 )
 
 // BlockedError refuses a decommission that would not come to its end as things
@@ -84,6 +84,16 @@ func reasons(blocked []Block) string {
 
 // DecommissionStep is a step of a decommission; its String says what is done.
 type DecommissionStep = membership.Step
+
+// Steps of a decommission that a plan can have, in their order.
+const (
+	StepMove     DecommissionStep = membership.StepMove     // its partitions go elsewhere
+	StepBacklog  DecommissionStep = membership.StepBacklog  // it says that it has answered all that it took in
+	StepTransfer DecommissionStep = membership.StepTransfer // it hands the metadata's leadership over
+	StepMark     DecommissionStep = membership.StepMark     // from here on nothing takes it back
+	StepLeave    DecommissionStep = membership.StepLeave    // it leaves the metadata's group
+	StepRemove   DecommissionStep = membership.StepRemove   // its record ends
+)
 
 // ReplicaMove is a replica of a partition that goes to another node.
 type ReplicaMove struct {
@@ -171,7 +181,8 @@ func stuckOn(replicas []topic.BlockedReplica) (Block, bool) {
 // name is that of any node, this one too; of two lives of one name the newer.
 //
 //	Refused  *NoMemberError, *BlockedError
-//	Retry    nothing has begun; *ClusterVersionError, which names who holds it back
+//	Retry    nothing has begun; *ClusterVersionError, which names who holds it back:
+//	         in the first seconds of a cluster, members that have not been heard yet
 //	Unknown  ctx ended: it may have begun
 func (n *Node) Decommission(ctx context.Context, name string, opts DecommissionOptions) (*Decommission, error) {
 	p, m, err := n.find(ctx, "Node.Decommission", name)

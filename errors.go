@@ -17,9 +17,9 @@ type Outcome = raftlog.Outcome
 
 // The outcomes of errors.
 const (
-	OutcomeUnknown = raftlog.OutcomeUnknown // it may have happened
-	OutcomeRetry   = raftlog.OutcomeRetry   // nothing happened: the same call may succeed later
-	OutcomeRefused = raftlog.OutcomeRefused // nothing happened, and the same call never will
+	OutcomeUnknown Outcome = raftlog.OutcomeUnknown // it may have happened
+	OutcomeRetry   Outcome = raftlog.OutcomeRetry   // nothing happened: the same call may succeed later
+	OutcomeRefused Outcome = raftlog.OutcomeRefused // nothing happened, and the same call never will
 )
 
 // Every error that the library returns matches one of these three with
@@ -114,6 +114,10 @@ var ErrTooFewNodes = metastore.ErrTooFewNodes
 // ErrTopicDeleted: the topic that a reader or producer was on was deleted. It is
 // Refused.
 var ErrTopicDeleted = topic.ErrTopicDeleted
+
+// ErrPartitionLost: a forced recovery left no replica of a partition: only deleting
+// its topic helps. It comes as Retry, when the time of a call is over.
+var ErrPartitionLost = topic.ErrLost
 
 // ErrUnavailable: the node's metadata has not caught up yet. It is Retry.
 var ErrUnavailable = metastore.ErrUnavailable

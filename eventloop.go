@@ -93,16 +93,17 @@ const (
 	nodeFailed
 	topicCreated
 	topicDeleted
+	peerFenced
 	numEvents
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "ReclaimRefused", "NodeFailed", "TopicCreated", "TopicDeleted"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "ReclaimRefused", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
 		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.Reclaimed == nil && e.ReclaimRefused == nil &&
-		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil
+		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.PeerFenced == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {

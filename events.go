@@ -15,8 +15,8 @@ import (
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
 // topic, and tells what is different from what it told last. (Of what leaders tell,
-// MembershipNoticed and MoveChanged, of damage and of what is reclaimed, the newest
-// 256 wait.) So who is slow
+// MembershipNoticed and MoveChanged, of damage, fenced peers and what is reclaimed, the
+// newest 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
 // leaders that were never told.
@@ -64,7 +64,7 @@ type Events struct {
 	// nodes disagree: one of them is damaged.
 	ReclaimRefused func(ReclaimRefusal)
 	// NodeFailed: the node can serve no more until it is opened again. The error
-	// is that of WaitReady.
+	// is that of WaitReady: *EpochFencedError if a forced recovery left it behind.
 	NodeFailed func(error)
 	// TopicCreated: this node has applied a topic's creation. The topics that it
 	// knew when it was opened are not told: see ListTopics. After a crash, what
@@ -73,6 +73,18 @@ type Events struct {
 	// TopicDeleted: this node has applied the end of a topic's deletion. The
 	// topic is as this node knew it last.
 	TopicDeleted func(Topic)
+	// PeerFenced: a node that a forced recovery left behind has come back and speaks
+	// to this one, which keeps it out. It is told once a minute of each at most.
+	PeerFenced func(FencedPeer)
+}
+
+// FencedPeer is what Events.PeerFenced tells: a node of an older recovery epoch.
+// Its directory is to be destroyed.
+type FencedPeer struct {
+	Name  string
+	Addr  string
+	Node  NodeID
+	Epoch uint64 // its recovery epoch
 }
 
 // ReadinessChange is what Events.ReadinessChanged tells.
@@ -104,8 +116,10 @@ func (c MemberChange) Kinds() (kinds []MemberChangeKind) {
 	joined := from.Node == 0
 	add(joined && to.Liveness.Replaces == 0, MemberJoined)
 	add(joined && to.Liveness.Replaces != 0, MemberReplaced)
+	add(to.Seat == SeatLearner && from.Seat == SeatNone, MemberStaged)
 	add(to.Seat == SeatVoter && from.Seat != SeatVoter, MemberPromoted)
 	add(to.Seat != SeatVoter && from.Seat == SeatVoter, MemberDemoted)
+	add(!joined && to.Seat == SeatNone && from.Seat != SeatNone, MemberOut)
 	add(!joined && to.Addr != from.Addr, MemberMoved)
 	add(to.Liveness.Dead && !from.Liveness.Dead, MemberDead)
 	add(!joined && from.Liveness.Dead && !to.Liveness.Dead, MemberAlive)
@@ -123,8 +137,10 @@ type MemberChangeKind string
 const (
 	MemberJoined   MemberChangeKind = "joined"
 	MemberReplaced MemberChangeKind = "replaced" // it joined in the place of an older life of its name
+	MemberStaged   MemberChangeKind = "staged"   // it is a learner: it gets the metadata, and has no vote yet
 	MemberPromoted MemberChangeKind = "promoted" // it votes
 	MemberDemoted  MemberChangeKind = "demoted"  // it votes no more
+	MemberOut      MemberChangeKind = "out"      // it is out of the metadata's group; its record ends soon
 	MemberMoved    MemberChangeKind = "moved"    // it is reached elsewhere
 	MemberDead     MemberChangeKind = "dead"
 	MemberAlive    MemberChangeKind = "alive" // it was dead, and is heard again
@@ -143,20 +159,20 @@ type NoticeKind = membership.EventKind
 
 // What a MembershipNotice is about.
 const (
-	NoticeAdmitted  = membership.EventAdmitted  // a new member
-	NoticeReplaced  = membership.EventReplaced  // a new member, in the place of a life of its name
-	NoticeRefused   = membership.EventRefused   // a life that never will be one
-	NoticeOlder     = membership.EventOlder     // a joiner whose build is too old; once a minute
-	NoticeDeferred  = membership.EventDeferred  // a learner that gets no vote yet, for a new reason
-	NoticePromoted  = membership.EventPromoted  // it has a vote
-	NoticeDead      = membership.EventDead      // it was marked dead
-	NoticeSpared    = membership.EventSpared    // silent voters are not marked: too few would be left
-	NoticeStep      = membership.EventStep      // a member that leaves goes on: Reason names the step
-	NoticeBlocked   = membership.EventBlocked   // a member that leaves waits for a person
-	NoticeRemoved   = membership.EventRemoved   // a member is out
-	NoticeVersion   = membership.EventVersion   // the cluster has a new version
-	NoticeStray     = membership.EventStray     // a replica of the metadata votes that no member is
-	NoticeForgotten = membership.EventForgotten // and was taken out
+	NoticeAdmitted  NoticeKind = membership.EventAdmitted  // a new member
+	NoticeReplaced  NoticeKind = membership.EventReplaced  // a new member, in the place of a life of its name
+	NoticeRefused   NoticeKind = membership.EventRefused   // a life that never will be one
+	NoticeOlder     NoticeKind = membership.EventOlder     // a joiner whose build is too old; once a minute
+	NoticeDeferred  NoticeKind = membership.EventDeferred  // a learner that gets no vote yet, for a new reason
+	NoticePromoted  NoticeKind = membership.EventPromoted  // it has a vote
+	NoticeDead      NoticeKind = membership.EventDead      // it was marked dead
+	NoticeSpared    NoticeKind = membership.EventSpared    // silent voters are not marked: too few would be left
+	NoticeStep      NoticeKind = membership.EventStep      // a member that leaves goes on: Reason names the step
+	NoticeBlocked   NoticeKind = membership.EventBlocked   // a member that leaves waits for a person
+	NoticeRemoved   NoticeKind = membership.EventRemoved   // a member is out
+	NoticeVersion   NoticeKind = membership.EventVersion   // the cluster has a new version
+	NoticeStray     NoticeKind = membership.EventStray     // a replica of the metadata votes that no member is
+	NoticeForgotten NoticeKind = membership.EventForgotten // and was taken out
 )
 
 // DamageChange is what Events.DamageChanged tells.
@@ -170,11 +186,11 @@ type MovePhase = topic.MovePhase
 
 // How far a move is.
 const (
-	MoveStarted   = topic.MoveStarted   // it is wanted
-	MoveFills     = topic.MoveFills     // the new replica gets what the others have
-	MoveSwaps     = topic.MoveSwaps     // it takes the old one's place
-	MoveFinished  = topic.MoveFinished  // it has it
-	MoveCancelled = topic.MoveCancelled // it will not come, or is taken out again
+	MoveStarted   MovePhase = topic.MoveStarted   // it is wanted
+	MoveFills     MovePhase = topic.MoveFills     // the new replica gets what the others have
+	MoveSwaps     MovePhase = topic.MoveSwaps     // it takes the old one's place
+	MoveFinished  MovePhase = topic.MoveFinished  // it has it
+	MoveCancelled MovePhase = topic.MoveCancelled // it will not come, or is taken out again
 )
 
 // Reclaimed is what Events.Reclaimed tells.
@@ -188,11 +204,11 @@ type ConfirmReason = metastore.ConfirmReason
 
 // Why something is not confirmed to be over.
 const (
-	ConfirmUnread     = metastore.ConfirmUnread     // no linearizable read of the metadata
-	ConfirmNotSo      = metastore.ConfirmNotSo      // the metadata here do not say so
-	ConfirmHeld       = metastore.ConfirmHeld       // by a forced recovery: see Node.EndHold
-	ConfirmNoMajority = metastore.ConfirmNoMajority // too few voters said so
-	ConfirmDissent    = metastore.ConfirmDissent    // a voter says otherwise: one of them is damaged
+	ConfirmUnread     ConfirmReason = metastore.ConfirmUnread     // no linearizable read of the metadata
+	ConfirmNotSo      ConfirmReason = metastore.ConfirmNotSo      // the metadata here do not say so
+	ConfirmHeld       ConfirmReason = metastore.ConfirmHeld       // by a forced recovery: see Node.EndHold
+	ConfirmNoMajority ConfirmReason = metastore.ConfirmNoMajority // too few voters said so
+	ConfirmDissent    ConfirmReason = metastore.ConfirmDissent    // a voter says otherwise: one of them is damaged
 )
 
 // ReplicaFailure is what Events.ReplicaFailed tells.

@@ -2,6 +2,7 @@ package stele
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/stelelog/stele/membership"
@@ -22,9 +23,9 @@ type Seat = membership.Seat
 
 // Seats of members.
 const (
-	SeatNone    = membership.SeatNone    // in no configuration: about to come, or gone
-	SeatLearner = membership.SeatLearner // it has the metadata and does not vote
-	SeatVoter   = membership.SeatVoter
+	SeatNone    Seat = membership.SeatNone    // in no configuration: about to come, or gone
+	SeatLearner Seat = membership.SeatLearner // it has the metadata and does not vote
+	SeatVoter   Seat = membership.SeatVoter
 )
 
 // Liveness is what the cluster knows of a member's life.
@@ -117,18 +118,18 @@ type Deferral = membership.Deferral
 
 // Why a node has no vote yet.
 const (
-	DeferredNoRecord    = membership.DeferredNoRecord    // it is no member
-	DeferredNoLearner   = membership.DeferredNoLearner   // it is in no configuration yet
-	DeferredDead        = membership.DeferredDead        // it is marked dead
-	DeferredDraining    = membership.DeferredDraining    // it is on its way out
-	DeferredObserver    = membership.DeferredObserver    // it never votes
-	DeferredNewLeader   = membership.DeferredNewLeader   // the leader has not led for long enough
-	DeferredUnreachable = membership.DeferredUnreachable // a call to it failed not long ago
-	DeferredBehind      = membership.DeferredBehind      // it is not caught up
-	DeferredStandby     = membership.DeferredStandby     // there are five voters: it stands by
-	DeferredChanging    = membership.DeferredChanging    // another change is under way
-	DeferredOldLife     = membership.DeferredOldLife     // the life that it replaces speaks, or does not leave yet
-	DeferredQuorum      = membership.DeferredQuorum      // too few of the voters after it would be alive
+	DeferredNoRecord    Deferral = membership.DeferredNoRecord    // it is no member
+	DeferredNoLearner   Deferral = membership.DeferredNoLearner   // it is in no configuration yet
+	DeferredDead        Deferral = membership.DeferredDead        // it is marked dead
+	DeferredDraining    Deferral = membership.DeferredDraining    // it is on its way out
+	DeferredObserver    Deferral = membership.DeferredObserver    // it never votes
+	DeferredNewLeader   Deferral = membership.DeferredNewLeader   // the leader has not led for long enough
+	DeferredUnreachable Deferral = membership.DeferredUnreachable // a call to it failed not long ago
+	DeferredBehind      Deferral = membership.DeferredBehind      // it is not caught up
+	DeferredStandby     Deferral = membership.DeferredStandby     // there are five voters: it stands by
+	DeferredChanging    Deferral = membership.DeferredChanging    // another change is under way
+	DeferredOldLife     Deferral = membership.DeferredOldLife     // the life that it replaces speaks, or does not leave yet
+	DeferredQuorum      Deferral = membership.DeferredQuorum      // too few of the voters after it would be alive
 )
 
 // Promote gives the named node a vote on the metadata, if it may have one now; nil:
@@ -144,7 +145,11 @@ func (n *Node) Promote(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return p.orders.Promote(ctx, m.Node)
+	err = p.orders.Promote(ctx, m.Node)
+	if e := (*NoVoteError)(nil); errors.As(err, &e) {
+		e.Name = m.Name
+	}
+	return err
 }
 
 // ReplicaID names one stint of a node in a raft group.

@@ -94,7 +94,7 @@ func TestEventsOfMembers(t *testing.T) {
 		told := func(want ...stele.MemberChangeKind) {
 			c.Eventually(func() bool { return slices.Equal(all.of(witness, d), want) }, "told")
 		}
-		life := []stele.MemberChangeKind{stele.MemberJoined, stele.MemberPromoted}
+		life := []stele.MemberChangeKind{stele.MemberJoined, stele.MemberStaged, stele.MemberPromoted}
 		told(life...)
 		require.NotZero(t, gathered(t, registry, "stele_join_attempts_total"))
 		c.Eventually(func() bool {
@@ -112,7 +112,7 @@ func TestEventsOfMembers(t *testing.T) {
 		leave, err := c.Node(leader).Decommission(t.Context(), d, stele.DecommissionOptions{})
 		require.NoError(t, err)
 		require.NoError(t, leave.Wait(t.Context()))
-		told(append(life, stele.MemberDraining, stele.MemberDrained, stele.MemberDemoted, stele.MemberRemoved)...)
+		told(append(life, stele.MemberDraining, stele.MemberDrained, stele.MemberDemoted, stele.MemberOut, stele.MemberRemoved)...)
 		require.Equal(t, []stele.MemberChangeKind{stele.MemberDraining, stele.MemberStays}, all.of(witness, c.Member(0).Name))
 
 		for _, kind := range []stele.NoticeKind{

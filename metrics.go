@@ -39,6 +39,8 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"members_spared", "Silent voters that are not marked dead, because too few would be left; told by the leader.", nil},
 		{"members_stray", "Voters on the metadata that no member is; told by the leader.", nil},
 		{"members_blocked", "Members on their way out that wait for a person.", nil},
+		{"fenced", "1 if a forced recovery left the node behind.", nil},
+		{"fenced_peers_total", "Times that a node of an older recovery epoch spoke, each counted once a minute.", nil},
 		{"join_attempts_total", "Questions of the node to peers, to be taken in or to find the others.", nil},
 		{"leaderless_seconds_total", "Time for which the node saw no leader of the metadata.", nil},
 		{"metadata_lag_entries", "Entries of the metadata that the node knows to be committed and has not applied.", nil},
@@ -151,6 +153,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.collectTransport(out, m.node.net.transport.Stats())
 	m.collectEvents(out, m.node.events)
 	m.count(out, "join_attempts_total", m.node.asked.Load())
+	m.send(out, "fenced", prometheus.GaugeValue, one(m.node.net.fence.now() != nil))
+	m.count(out, "fenced_peers_total", m.node.net.fence.peers.Load())
 	if p := m.node.net.parts.Load(); p != nil {
 		m.collectHost(out, p.host.Stats())
 		m.collectTopics(out, p)

@@ -103,6 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	n.mu.changed = make(chan struct{})
 	n.events = newEventLoop(n)
+	n.net.fence.seen = n.events.peerFenced
 	if err := n.start(ctx); err != nil {
 		n.end()
 		n.running.Wait()

@@ -53,6 +53,8 @@ type fence struct {
 	tripped chan struct{}                    // closed when it is
 	tell    chan string                      // addresses of nodes of an older epoch
 	log     *zap.Logger
+	seen    func(FencedPeer) // told of each node of an older epoch, when it is logged
+	peers   atomic.Uint64    // how often that was
 
 	mu     sync.Mutex
 	logged map[uint64]time.Time // by node id: when it was said last that it is behind
@@ -71,7 +73,7 @@ const (
 )
 
 func newFence(log *zap.Logger) *fence {
-	return &fence{log: log, tripped: make(chan struct{}), tell: make(chan string, 16), logged: map[uint64]time.Time{}}
+	return &fence{log: log, seen: func(FencedPeer) {}, tripped: make(chan struct{}), tell: make(chan string, 16), logged: map[uint64]time.Time{}}
 }
 
 // now returns why this node is fenced, nil if it is not. A network that no node
@@ -181,6 +183,8 @@ func (f *fence) behind(from transport.Peer, epoch uint64) {
 	its, _ := epochOf(from)
 	f.log.Warn("a node that a forced recovery left behind is kept out",
 		zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", its), zap.Uint64("epoch", epoch))
+	f.peers.Add(1)
+	f.seen(FencedPeer{Name: from.Name, Addr: from.Addr, Node: NodeID(from.Node), Epoch: its})
 	select {
 	case f.tell <- from.Addr:
 	default: // it is told in a minute, or when it calls
@@ -256,4 +260,11 @@ func (n *Node) standAside(err *EpochFencedError) {
 		}
 	}
 	telling.Wait()
+}
+
+// peerFenced is what the fence calls, of any goroutine.
+func (l *eventLoop) peerFenced(p FencedPeer) {
+	if f := l.events.PeerFenced; f != nil {
+		l.enqueue(func() { l.tell(peerFenced, func() { f(p) }) })
+	}
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele"
@@ -95,7 +97,13 @@ func readAll(c *testcluster.Cluster, i int, topic string, partition uint32) (val
 //
 // Property: R33 (red: epochs were not compared; that a node is fenced was not noted in its directory)
 func TestOneOfThreeIsLeft(t *testing.T) {
-	testcluster.Run(t, testcluster.Options{Nodes: 3, Seed: 1}, func(c *testcluster.Cluster) {
+	var met sync.Map // names of those that came back
+	registry := prometheus.NewRegistry()
+	config := func(cfg *stele.Config) {
+		cfg.Metrics = registry
+		cfg.Events.PeerFenced = func(p stele.FencedPeer) { met.Store(p.Name, p.Epoch) }
+	}
+	testcluster.Run(t, testcluster.Options{Nodes: 3, Seed: 1, Config: config}, func(c *testcluster.Cluster) {
 		t := c.T
 		c.StartAll()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -125,6 +133,7 @@ func TestOneOfThreeIsLeft(t *testing.T) {
 			require.ErrorAs(t, c.Node(i).WaitReady(ctx), &fenced)
 			require.Equal(t, [2]uint64{0, 1}, [2]uint64{fenced.Epoch, fenced.Current})
 			require.ErrorIs(t, fenced, stele.ErrRefused)
+			require.NotZero(t, gathered(t, registry, "stele_fenced"))
 			_, err := c.Node(i).NewProducer(stele.ProducerConfig{})
 			require.ErrorAs(t, err, &fenced)
 			c.Close(i)
@@ -133,6 +142,12 @@ func TestOneOfThreeIsLeft(t *testing.T) {
 			c.Close(i)
 		}
 		require.Equal(t, stele.Ready, c.Node(2).Readiness().Code)
+		for _, name := range []string{"node-1", "node-2"} {
+			epoch, ok := met.Load(name)
+			require.True(t, ok, "%s was told of", name)
+			require.Equal(t, uint64(0), epoch)
+		}
+		require.GreaterOrEqual(t, gathered(t, registry, "stele_fenced_peers_total"), 2.0)
 
 		for range 2 {
 			c.Start(c.Add())
@@ -221,7 +236,9 @@ func TestTwoOfFiveAreLeft(t *testing.T) {
 				want[p] = append(got, produceTo(c, int(p)%2, "orders", p, 3))
 			}
 		}
+		require.Len(t, c.Node(0).Status().Lost, len(plan.Lost))
 		for _, g := range plan.Lost {
+			require.Contains(t, c.Node(1).Status().Lost, stele.TopicPartition{Topic: "orders", Partition: g.Partition})
 			var none *stele.NoLeaderError
 			p, err := c.Node(0).NewProducer(stele.ProducerConfig{})
 			require.NoError(t, err)
@@ -230,6 +247,11 @@ func TestTwoOfFiveAreLeft(t *testing.T) {
 			end()
 			require.True(t, errors.As(err, &none) || errors.Is(err, context.DeadlineExceeded), "%v", err)
 			require.NotErrorIs(t, err, stele.ErrRefused)
+			require.ErrorContains(t, err, "only deleting the topic helps")
+			short, end = context.WithTimeout(ctx, 15*time.Second)
+			_, err = c.Node(0).NewReader(short, stele.TopicPartition{Topic: "orders", Partition: g.Partition}, stele.FromStart())
+			end()
+			require.ErrorContains(t, err, "only deleting the topic helps")
 			break // they are all alike
 		}
 		fresh, err := c.Node(1).CreateTopic(ctx, "fresh", stele.TopicConfig{Partitions: 20, Replicas: 2})

@@ -31,6 +31,9 @@ type Status struct {
 	MetadataLeader NodeID // 0: none in view
 	Metadata       GroupStatus
 	Partitions     []PartitionStatus // of the replicas on this node
+	// Lost are the partitions, of any node, of which a forced recovery left no replica,
+	// as this node knows: nothing but deleting their topics helps.
+	Lost []TopicPartition
 }
 
 // Status returns what the node knows of itself, without asking others.
@@ -41,6 +44,28 @@ func (n *Node) Status() Status {
 		s.MetadataLeader, _ = p.meta.Leader()
 		s.Metadata = p.meta.GroupStatus()
 		s.Partitions = p.topics.Status()
+		s.Lost = p.lost()
 	}
 	return s
+}
+
+// lost are the partitions of which a forced recovery left no replica.
+func (p *parts) lost() (all []TopicPartition) {
+	gone := map[raftlog.GroupID]bool{}
+	for _, r := range p.meta.Recoveries() {
+		for _, g := range r.Lost {
+			gone[g] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	for _, t := range p.meta.Topics() {
+		for _, part := range t.Partitions {
+			if gone[part.Group] {
+				all = append(all, TopicPartition{Topic: t.Name, Partition: part.Index})
+			}
+		}
+	}
+	return all
 }

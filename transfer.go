@@ -2,6 +2,7 @@ package stele
 
 import (
 	"context"
+	"errors"
 
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/topic"
@@ -34,7 +35,11 @@ func (n *Node) TransferLeadership(ctx context.Context, of TopicPartition, to str
 		return err
 	}
 	if of == (TopicPartition{}) {
-		return p.orders.Transfer(ctx, m.Node)
+		err = p.orders.Transfer(ctx, m.Node)
+		if e := (*TransferError)(nil); errors.As(err, &e) {
+			e.Name = m.Name
+		}
+		return err
 	}
 	return p.topics.TransferLeadership(ctx, of, m.Node)
 }

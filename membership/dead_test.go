@@ -62,25 +62,32 @@ func TestMarkDead(t *testing.T) {
 
 // Property: C9 (red: recorded announcements counted; a new life that asks counted however lately the old one was heard)
 func TestNextVersion(t *testing.T) {
+	newest := metastore.NewestOf(metastore.NewestVersion)
+	announced := func(f *Facts) {
+		for i := range f.Members {
+			f.Members[i].Announced = newest
+		}
+	}
 	old := func(change func(f *Facts)) *Facts {
-		return factsOf(3, 3).with(func(f *Facts) { f.Version, f.NewestApplied = 1, 9 }).with(change)
+		return factsOf(3, 3).with(func(f *Facts) { f.Version, f.NewestApplied = 1, 9 }).with(announced).with(change)
 	}
 	away := func(k *Known) { k.Announced, k.Silent, k.Idle = 0, 10*time.Minute, 10*time.Minute }
-	lost := func(k *Known) { k.Announced, k.Silent, k.Idle, k.Wanted = 0, 30*time.Second, 30*time.Second, 21 }
+	lost := func(k *Known) { k.Announced, k.Silent, k.Idle, k.Wanted = 0, 30*time.Second, 30*time.Second, newest }
 	for _, c := range []struct {
 		name string
 		f    *Facts
 		want uint64
 	}{
-		{"all announced", old(func(f *Facts) {}), 2},
+		{"all announced", old(func(f *Facts) {}), metastore.NewestVersion},
+		{"one applies what came before", old(func(f *Facts) { f.Members[1].Announced = metastore.NewestOf(metastore.NewestVersion - 1) }), metastore.NewestVersion - 1},
 		{"one did not", old(func(f *Facts) { f.Members[1].Announced = 0 }), 1},
 		{"what is recorded does not count", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Liveness.Newest = 0, 21 }), 1},
 		{"one applies less", old(func(f *Facts) { f.Members[1].Announced = 18 }), 1},
 		{"one is not heard for 9 min 59 s", old(func(f *Facts) { f.Members[1].Announced, f.Members[1].Silent = 0, 10*time.Minute-1 }), 1},
-		{"for ten minutes", old(func(f *Facts) { away(&f.Members[1]) }), 2},
+		{"for ten minutes", old(func(f *Facts) { away(&f.Members[1]) }), metastore.NewestVersion},
 		{"for ten minutes, but raft hears it", old(func(f *Facts) { away(&f.Members[1]); f.Members[1].Idle = time.Second }), 1},
-		{"its new life asks, and would get its place", old(func(f *Facts) { lost(&f.Members[1]) }), 2},
-		{"the old life announced less before it fell silent", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Announced = 9 }), 2},
+		{"its new life asks, and would get its place", old(func(f *Facts) { lost(&f.Members[1]) }), metastore.NewestVersion},
+		{"the old life announced less before it fell silent", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Announced = 9 }), metastore.NewestVersion},
 		{"and has an old build itself", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Wanted = 9 }), 1},
 		{"under a leader of 29 s", old(func(f *Facts) { lost(&f.Members[1]); f.LedFor = 29 * time.Second }), 1},
 		{"and raft hears the old one", old(func(f *Facts) { lost(&f.Members[1]); f.Members[1].Idle = time.Second }), 1},
@@ -89,9 +96,9 @@ func TestNextVersion(t *testing.T) {
 				away(&f.Members[i])
 			}
 		}), 1},
-		{"a learner holds it back, too", factsOf(4, 3).with(func(f *Facts) { f.Version, f.Members[3].Announced = 1, 9 }), 1},
+		{"a learner holds it back, too", factsOf(4, 3).with(announced).with(func(f *Facts) { f.Version, f.Members[3].Announced = 1, 9 }), 1},
 		{"by who does not lead", old(func(f *Facts) { f.Leads = false }), 1},
-		{"it never falls", factsOf(3, 3).with(func(f *Facts) { f.Members[1].Announced = 9 }), 2},
+		{"it never falls", factsOf(3, 3).with(announced).with(func(f *Facts) { f.Members[1].Announced = 9 }), 2},
 	} {
 		require.Equal(t, c.want, NextVersion(c.f), c.name)
 		if c.want < metastore.NewestVersion && c.f.Leads && c.name != "but two of three" {

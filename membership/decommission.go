@@ -200,12 +200,34 @@ func (f *Facts) leave(k *Known, forced bool) Next {
 	switch {
 	case len(after.Voters) == 0:
 		return Next{Step: StepWait, Blocked: BlockLastVoter, Reason: "it is the last voter: add a node"}
+	case left < f.Rules.MinVoters && !forced && left+f.coming(after) >= f.Rules.MinVoters:
+		return Next{Step: StepWait, Reason: fmt.Sprintf("%s would be left, at least %d must be: one that has joined is about to get its vote", voters(left), f.Rules.MinVoters)}
 	case left < f.Rules.MinVoters && !forced:
-		return Next{Step: StepWait, Blocked: BlockVoters, Reason: fmt.Sprintf("%d voters would be left, at least %d must be: add a node, or force it", left, f.Rules.MinVoters)}
+		return Next{Step: StepWait, Blocked: BlockVoters, Reason: fmt.Sprintf("%s would be left, at least %d must be: add a node, or force it", voters(left), f.Rules.MinVoters)}
 	case !f.quorum(after, f.alive):
-		return Next{Step: StepWait, Blocked: BlockQuorum, Reason: fmt.Sprintf("too few of the %d voters that would be left are alive: bring them back", len(after.Voters))}
+		return Next{Step: StepWait, Blocked: BlockQuorum, Reason: fmt.Sprintf("too few of the %s that would be left are alive: bring them back", voters(len(after.Voters)))}
 	}
 	return Next{Step: StepLeave, Change: change}
+}
+
+// coming counts the learners that get a vote without anybody's doing, since they
+// live and there is room: they ask for it, and are caught up soon.
+func (f *Facts) coming(after raftlog.ConfState) (n int) {
+	for _, r := range after.Learners {
+		k := f.byReplica(r)
+		if k != nil && f.alive(k) && !k.Liveness.Observer && !k.Liveness.Draining() && (k.Unreachable < 0 || k.Unreachable >= f.Rules.FailureMemory) {
+			n++
+		}
+	}
+	return min(n, f.Rules.MaxVoters-len(after.Voters))
+}
+
+// voters is a number of them.
+func voters(n int) string {
+	if n == 1 {
+		return "1 voter"
+	}
+	return fmt.Sprintf("%d voters", n)
 }
 
 // leavers counts the voters that are marked leaving, and have no heir.

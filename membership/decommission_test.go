@@ -128,6 +128,19 @@ func TestPlanDecommission(t *testing.T) {
 	dying := factsOf(4, 4).with(func(f *Facts) { dead(&f.Members[3]) })
 	require.Len(t, steps(dying, 4, false).Blocked, 1)
 	require.Empty(t, steps(dying, 4, true).Blocked)
+	// One that has joined is not caught up yet, and gets its vote by itself: nobody
+	// has to do anything.
+	soon := factsOf(4, 3).with(func(f *Facts) { f.Members[2].Liveness.Departure, f.Members[3].CaughtUp = metastore.Drains, false })
+	next := NextStep(soon, 3, Backlog{true, true, 0})
+	require.Equal(t, Next{Step: StepWait, Reason: "2 voters would be left, at least 3 must be: one that has joined is about to get its vote"}, next)
+	for _, never := range []func(k *Known){
+		dead, func(k *Known) { k.Liveness.Observer = true }, func(k *Known) { k.Unreachable = 0 }, func(k *Known) { k.Liveness.Departure = metastore.Drains },
+	} {
+		f := factsOf(4, 3).with(func(f *Facts) { f.Members[2].Liveness.Departure, f.Members[3].CaughtUp = metastore.Drains, false })
+		never(&f.Members[3])
+		require.Equal(t, BlockVoters, NextStep(f, 3, Backlog{true, true, 0}).Blocked)
+	}
+	require.Equal(t, "1 voter would be left, at least 3 must be: add a node, or force it", steps(factsOf(2, 2), 2, false).Blocked[0].Reason)
 	joint := factsOf(4, 4).with(func(f *Facts) { f.Conf.VotersOutgoing = f.Conf.Voters })
 	require.Equal(t, BlockBusy, steps(joint, 4, false).Blocked[0].Code)
 	require.Contains(t, steps(joint, 4, false).Blocked[0].Reason, "joint")

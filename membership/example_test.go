@@ -294,7 +294,7 @@ func Example() {
 		defer nodes[p.Name].close(ctx)
 	}
 	b := nodes["b"]
-	b.await(func(m *metastore.Store) bool { return m.ClusterVersion() == 2 })
+	b.await(func(m *metastore.Store) bool { return m.ClusterVersion() >= 2 })
 	fmt.Println("founded with", len(b.meta.Load().Members()), "members")
 
 	// An empty directory, and the addresses of some that are in the cluster.

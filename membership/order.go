@@ -56,12 +56,13 @@ const (
 // but of an observer, which never votes: Refused.
 type NoVoteError struct {
 	Node   raftlog.NodeID
+	Name   string // "": who made the error does not know it
 	Why    Deferral
 	Reason string // for a person
 }
 
 func (e *NoVoteError) Error() string {
-	return fmt.Sprintf("membership: %v gets no vote yet: %s", e.Node, e.Reason)
+	return fmt.Sprintf("membership: %s gets no vote yet: %s", called(e.Name, e.Node), e.Reason)
 }
 
 // Unwrap gives the outcome.
@@ -76,15 +77,24 @@ func (e *NoVoteError) Unwrap() error {
 // It is Retry: another node, or this one later, may lead.
 type TransferError struct {
 	Node   raftlog.NodeID
+	Name   string // "": who made the error does not know it
 	Reason string
 }
 
 func (e *TransferError) Error() string {
-	return fmt.Sprintf("membership: %v does not take over the metadata: %s", e.Node, e.Reason)
+	return fmt.Sprintf("membership: %s does not take over the metadata: %s", called(e.Name, e.Node), e.Reason)
 }
 
 // Unwrap makes the error match raftlog.ErrRetry.
 func (e *TransferError) Unwrap() error { return raftlog.ErrRetry }
+
+// called is a node's name, or its id if that is all that is known.
+func called(name string, node raftlog.NodeID) string {
+	if name != "" {
+		return name
+	}
+	return node.String()
+}
 
 // Orders gives orders of a person to the leader, from any member. Its methods are
 // safe for concurrent use. Beside those that they name their errors are:
@@ -176,11 +186,11 @@ func (a OrderAnswer) result(o Order) error {
 	case a.Kind == OrderDone:
 		return nil
 	case a.Kind == OrderDeferred:
-		return &NoVoteError{o.Node, a.Why, a.Reason}
+		return &NoVoteError{Node: o.Node, Why: a.Why, Reason: a.Reason}
 	case o.Kind == OrderForget:
 		return &ForgetError{o.Replica, a.Reason}
 	}
-	return &TransferError{o.Node, a.Reason}
+	return &TransferError{Node: o.Node, Reason: a.Reason}
 }
 
 // answer is the answer that result turns into err again; ok is false for errors

@@ -47,14 +47,14 @@ func (s *Steward) Promote(ctx context.Context, node raftlog.NodeID) error {
 	}
 	k := f.member(node)
 	if k == nil {
-		return &NoVoteError{node, DeferredNoRecord, "it is no member"}
+		return &NoVoteError{Node: node, Why: DeferredNoRecord, Reason: "it is no member"}
 	}
 	p, err := s.changeSeat(ctx, k)
 	switch {
 	case err != nil:
 		return err
 	case p.Status == StatusDeferred:
-		return &NoVoteError{node, p.Why, p.Reason}
+		return &NoVoteError{Node: node, Why: p.Why, Reason: p.Reason}
 	}
 	return nil
 }
@@ -137,12 +137,12 @@ func (s *Steward) Transfer(ctx context.Context, node raftlog.NodeID) error {
 		return nil
 	}
 	if why := f.noLeader(node); why != "" {
-		return &TransferError{node, why}
+		return &TransferError{Node: node, Reason: why}
 	}
 	err := s.cfg.Group.TransferLeadership(ctx, f.member(node).Replica)
 	switch {
 	case errors.Is(err, raftlog.ErrTransferFailed), errors.Is(err, raftlog.ErrNoTarget):
-		return &TransferError{node, "it did not take over in time, and the last leader leads on"}
+		return &TransferError{Node: node, Reason: "it did not take over in time, and the last leader leads on"}
 	case err != nil:
 		return err
 	}
@@ -153,7 +153,7 @@ func (s *Steward) Transfer(ctx context.Context, node raftlog.NodeID) error {
 			return nil
 		case 0, s.cfg.Place.Node: // it is being elected
 		default:
-			return &TransferError{node, fmt.Sprintf("%v took over in its place", leader)}
+			return &TransferError{Node: node, Reason: fmt.Sprintf("%v took over in its place", leader)}
 		}
 		select {
 		case <-changed:

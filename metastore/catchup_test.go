@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -298,7 +299,7 @@ func TestARestartAtAnyMomentOfASnapshot(t *testing.T) {
 	})
 }
 
-// Property: R24 (red: nothing was trimmed; all of the log was; open: partitions)
+// Property: R24 (red: nothing was trimmed; all of the log was; it was at version 1, too; open: partitions)
 //
 // A log that is long begins later, and who was away for all of it gets a
 // snapshot; who was away for a while does not.
@@ -312,6 +313,14 @@ func TestAFollowerBehindTheStartOfTheLog(t *testing.T) {
 			c.start(id)
 		}
 		require.NoError(t, c.node(3).meta.Touch(t.Context()))
+		c.fill(1, 30)
+		time.Sleep(time.Minute)
+		for id := range c.disks {
+			require.Equal(t, raftlog.Index(1), c.node(id).meta.GroupStatus().LogStart, "builds of version 1 could not take the state")
+		}
+		require.Eventually(t, func() bool {
+			return slices.ContainsFunc([]raftlog.NodeID{1, 2, 3}, func(id raftlog.NodeID) bool { return c.node(id).meta.SetVersion(t.Context(), 2) == nil })
+		}, time.Minute, time.Second)
 		for round := range 3 {
 			c.crash(3, simfs.Strict)
 			if round == 1 {

@@ -76,7 +76,8 @@ type Config struct {
 	// TrimLogBytes is how many bytes the log of group 1 may hold of what the
 	// database has durably; beyond it whole segments go, as long as a quarter of
 	// it stays for followers that are a bit behind; others get the state. Without
-	// Streamer nothing goes. 64 KiB to 1 TiB, default 64 MiB.
+	// Streamer nothing goes, nor while the cluster has version 1, whose builds could not
+	// take the state. 64 KiB to 1 TiB, default 64 MiB.
 	TrimLogBytes int64
 }
 

@@ -120,14 +120,14 @@ type ClusterVersionError struct {
 }
 
 func (e *ClusterVersionError) Error() string {
-	behind := "some member has"
+	behind := "not every member has said that its build can, which takes some seconds after they start"
 	switch n := len(e.Behind); {
 	case n == 1:
-		behind = e.Behind[0] + " has"
+		behind = e.Behind[0] + " has not said that its build can"
 	case n > 1:
-		behind = strings.Join(e.Behind, ", ") + " have"
+		behind = strings.Join(e.Behind, ", ") + " have not said that their builds can"
 	}
-	return fmt.Sprintf("metastore: the cluster is at version %d, this needs %d: %s not said that its build can", e.Has, e.Needs, behind)
+	return fmt.Sprintf("metastore: the cluster is at version %d, this needs %d: %s", e.Has, e.Needs, behind)
 }
 
 // Unwrap gives the outcome.

@@ -105,6 +105,9 @@ func openOn(ctx context.Context, db *database, config Config, openGroup openGrou
 	if config.Streamer != nil { // else a follower that is behind could not be helped
 		m.trimEvery = config.TrimLogBytes / 8
 		m.trim = func(durable raftlog.Index) error {
+			if s.ClusterVersion() < versionOfSnapshots {
+				return nil // a follower of the first release could not be helped either
+			}
 			return s.group.TrimLog(durable, config.TrimLogBytes, config.TrimLogBytes/4)
 		}
 	}

@@ -18,6 +18,10 @@ import (
 const (
 	firstVersion = 1 // of every genesis
 
+	// versionOfSnapshots is the version of which every member can take the state as a
+	// whole; before it the log of group 1 is kept.
+	versionOfSnapshots = 2
+
 	// NewestVersion is the highest version of a cluster that this build can be part
 	// of.
 	NewestVersion = 3

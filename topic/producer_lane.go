@@ -140,7 +140,7 @@ func (l *lane) noLeader() error {
 	if err := l.p.m.failure(l.address); err != nil {
 		return raftlog.Retry(fmt.Errorf("the replica on this node failed: %w", withoutOutcome{err}))
 	}
-	return raftlog.Retry(errors.New("none is known"))
+	return l.p.m.orLost(l.place, raftlog.Retry(errors.New("none is known")))
 }
 
 // notTakenLocked is the error of a call whose records were not sent, or were

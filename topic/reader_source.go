@@ -61,7 +61,7 @@ func (r *Reader) await(ctx context.Context, maxBytes int) (Fetched, error) {
 			return Fetched{}, err
 		default:
 			if ctx.Err() == nil {
-				last = err
+				last = r.m.orLost(r.place, err)
 			}
 			b.wait(ctx, r.m.cfg.Clock, nil)
 		}
@@ -239,7 +239,7 @@ func (r *Reader) offsets(ctx context.Context, q query) (offsets, error) {
 			return offsets{}, err
 		}
 		if ctx.Err() == nil {
-			last = err
+			last = r.m.orLost(r.place, err)
 		}
 		b.wait(ctx, r.m.cfg.Clock, nil)
 	}
