@@ -17,7 +17,8 @@
 //	data        records, appended                                        count
 //	duplicate   a producer's batch that was appended before              none
 //	refused     other incarnation, sealed, out of order, not a batch     none
-//	control     a seal: nothing is appended behind it                    none
+//	control     a seal, behind which nothing is appended, or a log       none
+//	            start, which removes what is before it
 //	empty       opens a leader's term                                    none
 //	config      changes the group's configuration                        none
 //
@@ -55,6 +56,12 @@
 // yet is refused where it is applied, and sent again. So the first record since
 // a time (FromTime) is the same on all replicas, and is found by halves.
 //
+// # Retention
+//
+// A topic may say how long, and how much of each partition, is kept. Whole segments
+// go, alike on all replicas, because an entry of the partition says so; retention.go
+// has who decides, when, and why nothing is missing after a crash.
+//
 // # Managers
 //
 // A Manager is a node's part in all topics. Its reconciler makes the node hold
@@ -68,6 +75,7 @@
 //	               partition
 //	DeleteTopic    a quorum of the metadata and of each partition,  ctx (unknown; finished
 //	               which is sealed                                  in the background)
+//	SetRetention   a quorum of the metadata                         ctx (unknown)
 //	Produce        the topic, room in the producer, a quorum of     ctx (retry before the
 //	               the partition                                    records are sent, else
 //	                                                                unknown), CallTimeout
@@ -182,8 +190,8 @@
 // # Goroutines
 //
 // Those of a Manager and of its producers are in the table at Manager. Between
-// Open and Close it always has six: the reconciler, the mover, the planner, the
-// scrubber, the sweeper, and the finisher of deletions that others began.
+// Open and Close it always has seven: the reconciler, the mover, the planner, the
+// scrubber, the sweeper, the retainer, and the finisher of deletions that others began.
 //
 // A Partition has none. It runs in the goroutines of its callers and of its
 // group: Apply, Applied and the answers of Append come from the group.

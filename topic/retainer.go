@@ -47,7 +47,9 @@ type retainer struct {
 	*Manager
 	clocks  map[storage.NodeID]clockWord
 	stamps  map[segmentKey]int64 // of the last record, as far as they were read
-	waiting time.Time            // since when files wait to be removed; zero: none do
+	waiting time.Time            // since when files wait to be removed, or since the journal was asked; zero: none do
+	bytes   int64                // that waited when it was asked
+	asked   int                  // how often in vain: a replica that has failed may keep what it let go
 }
 
 // clockWord is how far a node's clock was ahead of this one's, and when it said so.
@@ -262,13 +264,17 @@ func decodeClock(resp []byte) (time.Time, error) {
 // free asks the journal for a new generation as long as files wait to be removed.
 func (rt *retainer) free() {
 	now := rt.cfg.Clock.Now()
-	switch bytes := rt.cfg.Store.TrimmedBytes(); {
+	bytes := rt.cfg.Store.TrimmedBytes()
+	if bytes != rt.bytes {
+		rt.bytes, rt.asked = bytes, 0
+	}
+	switch {
 	case bytes == 0:
 		rt.waiting = time.Time{}
 	case rt.waiting.IsZero():
 		rt.waiting = now
-	case now.Sub(rt.waiting) >= freeAfter:
-		rt.waiting = now
+	case now.Sub(rt.waiting) >= freeAfter && rt.asked < askAtMost:
+		rt.waiting, rt.asked = now, rt.asked+1
 		rt.cfg.Host.CutJournal()
 	}
 }

@@ -86,6 +86,9 @@ const (
 	// freeAfter is how long files that are not needed any more wait for the journal's
 	// own pace.
 	freeAfter = time.Minute
+	// askAtMost is how often the journal is asked for the same bytes. Twice is
+	// enough, unless a checkpoint fails.
+	askAtMost = 4
 )
 
 // keptBytes returns how many of the first segments go so that at least keep bytes

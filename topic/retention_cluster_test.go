@@ -1,8 +1,10 @@
 package topic_test
 
 import (
+	"errors"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,6 +211,61 @@ func TestRetentionByBytesUnderLoad(t *testing.T) {
 		again, err = send(c.leader("orders", 0))
 		require.NoError(t, err)
 		require.Equal(t, first, again, "after a restart too")
+	})
+}
+
+// Property: S9, R24 (red: what the first sender had more of stayed)
+//
+// A fill breaks off, and goes on from another sender after all replicas have removed
+// some of what had come: the copy begins where they do.
+func TestAFillGoesOnBehindALogStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newMoves(t, 4, 3, func(cfg *topic.Config) { cfg.FillBytesPerSecond = 1 << 20 })
+		c.upgradeTo(3)
+		top, err := c.node(1).topics.CreateTopic(t.Context(), "orders", metastore.TopicConfig{})
+		require.NoError(t, err)
+		load := c.node(2).produceEvery(t, 5*time.Millisecond, "orders", 0, 40_000)
+		pass(500 * time.Millisecond)
+		want := load.end(t)
+		c.leader("orders", 0)
+		to := c.off("orders", 0)
+		var got atomic.Int64
+		reached, removed := make(chan struct{}), make(chan struct{})
+		c.onFlow(func(_, _ raftlog.NodeID, b []byte) error {
+			n := got.Add(int64(len(b)))
+			if n >= 1_500_000 && n-int64(len(b)) < 1_500_000 {
+				close(reached)
+				<-removed
+				return errors.New("the stream broke")
+			}
+			return nil
+		})
+		require.NoError(t, c.node(to).topics.MoveReplica(t.Context(), at("orders", 0), c.on("orders", 0)[2], to))
+		<-reached
+		size := int64(len(want)) * 40_000
+		_, err = c.node(1).topics.SetRetention(t.Context(), "orders", metastore.Retention{Bytes: size - 700_000})
+		require.NoError(t, err)
+		start := storage.LogStart{}
+		settle(t, "the others begin later", func() bool {
+			same := 0
+			for id, s := range c.starts(top) {
+				if id != to && s.Offset > 0 && (start == storage.LogStart{} || s == start) {
+					start, same = s, same+1
+				}
+			}
+			return same == 3
+		})
+		close(removed)
+		c.moved("orders", 0)
+		c.awaitConf(t, top, 0)
+		require.Equal(t, start, c.awaitStart(top, 1))
+		requireFrom(t, c.node(to), top, start.Offset, want)
+		require.EqualValues(t, 1, c.node(to).topics.Stats().Fills)
+		require.Less(t, got.Load(), size*3/2, "nothing came twice")
+		c.crash(to, simfs.Strict)
+		c.start(to)
+		require.Equal(t, start, c.awaitStart(top, 1))
+		requireFrom(t, c.node(to), top, start.Offset, want)
 	})
 }
 
