@@ -85,7 +85,7 @@ func segments(t *testing.T, fs *simfs.FS, inc storage.Incarnation) (bytes int64)
 // node is back its bytes of the first are moved aside, and gone once the others have
 // confirmed it; the second is whole.
 //
-// Property: I4, X1 (red: the sweeper did not run; Confirm refused always)
+// Property: I4, X1 (red: the sweeper did not run)
 func TestBytesOfADeletedTopicAreGivenBack(t *testing.T) {
 	s := newSweeps()
 	testcluster.Run(t, testcluster.Options{Seed: 141, Config: s.config}, func(c *testcluster.Cluster) {
@@ -138,7 +138,7 @@ func produceMany(c *testcluster.Cluster, name string, n int) {
 // The node that leads the metadata is cut off with a topic that it has just deleted:
 // as long as it is, it destroys nothing, though it knows that the topic is dead.
 //
-// Property: X3 (red: Confirm took a majority of those that answered, and no barrier)
+// Property: X3 (red: Confirm without its barrier)
 func TestALeaderThatIsCutOffDestroysNothing(t *testing.T) {
 	s := newSweeps()
 	testcluster.Run(t, testcluster.Options{Seed: 142, Config: s.config}, func(c *testcluster.Cluster) {
@@ -171,7 +171,7 @@ func TestALeaderThatIsCutOffDestroysNothing(t *testing.T) {
 // one. It destroys nothing, nor does any other node, and says so; the topic is read
 // from the others.
 //
-// Property: X5 (red: a dissent was outvoted; who leads was believed; open: that damaged metadata spread by snapshots)
+// Property: X5 (red: neither a majority nor a dissent counted; a dissent was no reason; open: that damaged metadata spread by snapshots)
 func TestDamagedMetadataDestroyNothing(t *testing.T) {
 	s := newSweeps()
 	testcluster.Run(t, testcluster.Options{Seed: 143, Config: s.config}, func(c *testcluster.Cluster) {
@@ -230,4 +230,33 @@ func bury(t *testing.T, fs *simfs.FS, inc storage.Incarnation, name string) {
 	require.NoError(t, db.Delete(key('n', []byte(name)...), nil))
 	require.NoError(t, db.Set(key('d', inc[:]...), append([]byte{1, byte(len(name))}, name...), pebble.Sync))
 	require.NoError(t, db.Close())
+}
+
+// After a forced recovery nothing is destroyed until a person has looked at what was
+// kept, though what is deleted then is confirmed by all that are left.
+//
+// Property: R33, X2 (red: examine without held; proofs of the epoch before, which storage refused)
+func TestARecoveryHoldsWhatIsDeleted(t *testing.T) {
+	s := newSweeps()
+	testcluster.Run(t, testcluster.Options{Seed: 144, Config: s.config}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Eventually(func() bool { return version(c, 0) == 3 }, "the version")
+		made := created(c, "orders")
+		produceMany(c, "orders", 40)
+		c.Sleep(5 * time.Second)
+		c.PowerLossAll()
+		recoverFrom(c, 2)
+		c.Start(2)
+		c.WaitReady()
+		require.NoError(t, c.Node(2).DeleteTopic(t.Context(), "orders"))
+		name := c.Member(2).Name
+		c.Eventually(func() bool { return slices.Contains(s.reasons(name), stele.ConfirmHeld) }, "held")
+		c.Sleep(5 * time.Minute)
+		require.Positive(t, segments(t, c.Member(2).FS, made.Incarnation))
+		require.Zero(t, s.reclaimed(name))
+		require.NoError(t, c.Node(2).EndHold(t.Context(), 1))
+		c.Eventually(func() bool { return segments(t, c.Member(2).FS, made.Incarnation) == 0 }, "given back")
+		require.Positive(t, s.reclaimed(name))
+	})
 }
