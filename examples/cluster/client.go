@@ -45,6 +45,34 @@ func clientFlags(f *flags) (finish func() (*client, error)) {
 	}
 }
 
+// ask is a command that asks nodes: it parses the arguments, refuses those that wrong
+// has words against, and calls do. It is called when all flags are defined.
+func (f *flags) ask(args []string, wrong func() string, do func(c *client) error) error {
+	finish := clientFlags(f)
+	if err := f.parse(args, false); err != nil {
+		return err
+	}
+	c, err := finish()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if text := wrong(); text != "" {
+		return &usageError{text}
+	}
+	return do(c)
+}
+
+// missing is what is wrong with a flag that has to be given.
+func missing(flag string, is bool) string {
+	if is {
+		return flag + " is missing"
+	}
+	return ""
+}
+
+func nothing() string { return "" }
+
 // close lets go of idle connections.
 func (c *client) close() { c.http.CloseIdleConnections() }
 

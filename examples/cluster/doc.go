@@ -75,6 +75,11 @@
 // -cancel takes it back until the node begins to leave the metadata's group. What
 // could not come to its end is refused, unless -when-possible, and says what helps:
 // a node that is lost for good, say, is decommissioned with -force, from any other.
+// The exit status of -plan is 5 if something is in the way, unless -when-possible goes
+// with it. In the first seconds of a cluster it may have to be tried again.
+//
+// members says how long ago each node was heard. One that was killed is alive until
+// that is 30 s; status asks the nodes themselves, and knows at once.
 //
 // A node whose disk was lost is started as before, on an empty directory, with the
 // same -name: it waits until the cluster counts its old life as dead, and takes its
@@ -101,9 +106,10 @@
 // line makes no sense. It is refused while the cluster and every partition have a
 // majority left.
 //
-// A node that was left behind and comes back is fenced: status says so, it serves
-// nothing, and only an empty directory helps. members shows the recovery. What was
-// set aside stays until somebody who needs no more of it says
+// A node that was left behind and comes back is fenced: it says so when it meets one
+// of the others, and its process ends with status 4; only an empty directory helps.
+// members shows the recovery. What was set aside stays until somebody who needs no
+// more of it says
 //
 //	./cluster recover end-hold -epoch 1
 //

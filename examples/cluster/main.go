@@ -55,6 +55,8 @@ const (
 	exitUsage  = 2
 	exitUnread = 2 // of inspect
 	exitGone   = 3 // of a node: it is no member any more
+	exitFenced = 4 // of a node: a forced recovery left it behind
+	exitBlocks = 5 // of decommission -plan: something is in the way
 )
 
 // usageError is a command line that makes no sense. It was explained already if
@@ -89,12 +91,12 @@ func run(ctx context.Context, args []string, io console) int {
 	}
 	fmt.Fprintf(io.err, "cluster %s: %v\n", args[0], err)
 	var unread *unreadError
-	var gone *goneError
+	var coded *codeError
 	switch {
 	case errors.As(err, &unread):
 		return exitUnread
-	case errors.As(err, &gone):
-		return exitGone
+	case errors.As(err, &coded):
+		return coded.code
 	}
 	return exitFailed
 }

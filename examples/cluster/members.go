@@ -15,36 +15,30 @@ import (
 
 const membersAbout = `
 Members lists the nodes of the cluster: what each is in the metadata's raft group
-(a voter, or a learner that has no vote), whether it was heard lately, how many
+(a voter, or a learner that has no vote), when it was heard last, how many
 partitions it holds, and the replicas that are on their way to or from it. Of two
 lives of one name, as after the loss of a disk, the higher ID is the newer one.
+A node that was killed is alive, and then dead, when it was not heard for 30 s.
 Below it says what a decommission waits for, if that does not come by itself, and
 whether a recovery was forced, and what it still holds.
 `
 
 func runMembers(ctx context.Context, args []string, io console) error {
 	f := newFlags("members", membersAbout, io)
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	var a clusterAnswer
-	if err := c.callJSON(ctx, http.MethodGet, "/members", nil, nil, &a); err != nil {
-		return err
-	}
-	return a.print(io.out, time.Now())
+	return f.ask(args, nothing, func(c *client) error {
+		var a clusterAnswer
+		if err := c.callJSON(ctx, http.MethodGet, "/members", nil, nil, &a); err != nil {
+			return err
+		}
+		return a.print(io.out, time.Now())
+	})
 }
 
 func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tID\tSEAT\tSTATE\tADDRESS\tREPLICAS\tMOVES")
+	fmt.Fprintln(w, "NAME\tID\tSEAT\tSTATE\tHEARD\tADDRESS\tREPLICAS\tMOVES")
 	for _, m := range a.Members {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%s\n", m.Name, m.ID, m.seat(a.Leader), m.state(now), m.Addr, m.Replicas, m.moves())
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s\n", m.Name, m.ID, m.seat(a.Leader), m.State, m.heard(now), m.Addr, m.Replicas, m.moves())
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -79,14 +73,13 @@ func (m *memberInfo) seat(leader string) string {
 	return m.Seat
 }
 
-// state says of a dead member for how long it has been silent, as far as two
-// clocks tell.
-func (m *memberInfo) state(now time.Time) string {
-	if !strings.HasPrefix(m.State, "dead") || m.Heard.UnixMilli() <= 0 {
-		return m.State
+// heard is how long ago a member was heard last, as far as two clocks tell. That is
+// recorded every 5 s.
+func (m *memberInfo) heard(now time.Time) string {
+	if m.Heard.UnixMilli() <= 0 {
+		return "-"
 	}
-	silent := max(now.Sub(m.Heard), 0).Truncate(time.Second)
-	return fmt.Sprintf("%s (silent for %v)", m.State, silent)
+	return max(now.Sub(m.Heard), 0).Truncate(time.Second).String() + " ago"
 }
 
 func (m *memberInfo) moves() string {
@@ -105,7 +98,8 @@ Decommission takes a node out of the cluster: its partitions move to the others,
 it leaves the metadata's raft group, and its process ends with status 3. Its
 directory can never come back; its name can, with an empty one. It returns when
 that has begun, durably: the cluster goes on with it by itself. -wait watches it
-to its end. -plan says what would happen, and what is in the way, and does nothing.
+to its end. -plan says what would happen, and what is in the way, and does nothing:
+its exit status is 5 if something is, unless -when-possible goes with it.
 
 It is refused while something is in the way that only a person can change; the
 answer says what helps. With -when-possible it begins all the same, and waits.
@@ -119,54 +113,53 @@ func runDecommission(ctx context.Context, args []string, io console) error {
 	plan := f.Bool("plan", false, "say what would happen and what is in the way, and do nothing")
 	whenPossible := f.Bool("when-possible", false, "begin also if something is in the way, and go on when that is gone")
 	wait := f.Bool("wait", false, "return when the node is out, however long that takes")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *name == "":
-		return &usageError{"-name is missing"}
-	case *cancel && (*wait || *force || *whenPossible || *plan):
-		return &usageError{"-cancel goes with no other flag"}
-	case *plan && (*wait || *whenPossible):
-		return &usageError{"-plan does nothing: it goes with -force alone"}
-	}
-	defer c.close()
-	path := "/members/" + url.PathEscape(*name) + "/decommission"
-	var a departureAnswer
-	if *cancel {
-		if err := c.callJSON(ctx, http.MethodDelete, path, nil, nil, &a); err != nil {
-			return err
+	return f.ask(args, func() string {
+		switch {
+		case *name == "":
+			return "-name is missing"
+		case *cancel && (*wait || *force || *whenPossible || *plan):
+			return "-cancel goes with no other flag"
+		case *plan && *wait:
+			return "-plan does nothing: it goes with -force and -when-possible alone"
 		}
-		fmt.Fprintf(io.out, "%s stays\n", a.Name)
-		return nil
-	}
-	q := url.Values{}
-	if *force {
-		q.Set("force", "true")
-	}
-	if *plan {
-		var a planAnswer
-		if err := c.callJSON(ctx, http.MethodGet, path, q, nil, &a); err != nil {
+		return ""
+	}, func(c *client) error {
+		path := "/members/" + url.PathEscape(*name) + "/decommission"
+		var a departureAnswer
+		if *cancel {
+			if err := c.callJSON(ctx, http.MethodDelete, path, nil, nil, &a); err != nil {
+				return err
+			}
+			fmt.Fprintf(io.out, "%s stays\n", a.Name)
+			return nil
+		}
+		q := url.Values{}
+		if *force {
+			q.Set("force", "true")
+		}
+		if *plan {
+			var a planAnswer
+			if err := c.callJSON(ctx, http.MethodGet, path, q, nil, &a); err != nil {
+				return err
+			}
+			a.print(io.out)
+			if len(a.Blocked) > 0 && !*whenPossible {
+				return &codeError{exitBlocks, a.Name + " cannot leave as things are"}
+			}
+			return nil
+		}
+		if *whenPossible {
+			q.Set("when-possible", "true")
+		}
+		if err := c.callJSON(ctx, http.MethodPost, path, q, nil, &a); err != nil {
 			return err
 		}
 		a.print(io.out)
-		return nil
-	}
-	if *whenPossible {
-		q.Set("when-possible", "true")
-	}
-	if err := c.callJSON(ctx, http.MethodPost, path, q, nil, &a); err != nil {
-		return err
-	}
-	a.print(io.out)
-	if !*wait {
-		return nil
-	}
-	return c.watchOut(ctx, a, io.out)
+		if !*wait {
+			return nil
+		}
+		return c.watchOut(ctx, a, io.out)
+	})
 }
 
 // watchOut tells how a node leaves, until it is no member any more. It asks the

@@ -47,13 +47,13 @@ func TestMembersTable(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, a.print(&out, now))
 	require.Equal(t, strings.TrimPrefix(`
-NAME  ID  SEAT               STATE                                    ADDRESS  REPLICAS  MOVES
-a     1   voter, leads       alive                                    a:1      2         -
-b     2   voter              drains                                   b:1      1         1 out
-c     3   voter              dead, replaced by 6 (silent for 1m30s)   c:1      0         -
-d     4   learner, observer  alive                                    d:1      0         1 in
-e     5   none               dead, drains, forced (silent for 1m30s)  e:1      0         -
-c     6   learner            alive                                    c:1      0         -
+NAME  ID  SEAT               STATE                 HEARD      ADDRESS  REPLICAS  MOVES
+a     1   voter, leads       alive                 1m30s ago  a:1      2         -
+b     2   voter              drains                1m30s ago  b:1      1         1 out
+c     3   voter              dead, replaced by 6   1m30s ago  c:1      0         -
+d     4   learner, observer  alive                 1m30s ago  d:1      0         1 in
+e     5   none               dead, drains, forced  1m30s ago  e:1      0         -
+c     6   learner            alive                 1m30s ago  c:1      0         -
 lines/3 is on its way to d, instead of b
 b waits to leave: add a node
 replica 77 is in the metadata's group, and no member is it: forget -replica 77
@@ -155,7 +155,7 @@ func TestFourthProcess(t *testing.T) {
 		fmt.Fprintf(&more, "key %d=%d\n", i, i)
 	}
 	mustRun(t, more.String(), "produce", "-topic", "wide", "-key-separator", "=", "-http", d.http)
-	require.Regexp(t, `(?m)^NAME +ID +SEAT .*\n(.*\n)*d +4 +voter.* +alive +127\.0\.0\.1:\d+ +[1-9]`, mustRun(t, "", "members", "-http", d.http))
+	require.Regexp(t, `(?m)^NAME +ID +SEAT .*\n(.*\n)*d +4 +voter.* +alive +(-|\d+s ago) +127\.0\.0\.1:\d+ +[1-9]`, mustRun(t, "", "members", "-http", d.http))
 	require.Contains(t, mustRun(t, "", "status", "-http", a.http), "its HTTP address is not known: give it in -http")
 	require.NotContains(t, mustRun(t, "", "status", "-http", a.http+","+d.http), "not known")
 
@@ -243,5 +243,9 @@ func TestMembersAPI(t *testing.T) {
 	require.Equal(t, "a leads the metadata\n", mustRun(t, "", "transfer", "-to", "a", "-http", web))
 	mustRun(t, "", "create", "-topic", "lines", "-http", web)
 	require.Equal(t, "a leads lines/0\n", mustRun(t, "", "transfer", "-to", "a", "-topic", "lines", "-http", web))
-	require.Contains(t, mustRun(t, "", "decommission", "-name", "a", "-plan", "-http", web), "in the way: ")
+	code, out, errs := runHere(t.Context(), nil, "decommission", "-name", "a", "-plan", "-http", web)
+	require.Equal(t, exitBlocks, code, errs)
+	require.Contains(t, out, "in the way: ")
+	require.Contains(t, errs, "a cannot leave as things are")
+	require.Contains(t, mustRun(t, "", "decommission", "-name", "a", "-plan", "-when-possible", "-http", web), "in the way: ")
 }

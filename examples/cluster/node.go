@@ -31,7 +31,8 @@ a cluster that runs. Started again, it is still the one that it became.
 Without both it is one of three nodes on this machine: run it three times, with
 -name a, b and c. Exit status: 0 after a clean stop; 1 if the node failed or was
 aborted, and the last line says why; 2 if the command line makes no sense; 3 if
-the node is no member any more, so that starting it again is of no use.
+the node is no member any more, and 4 if a forced recovery left it behind: starting
+it again is of no use then, only an empty directory helps.
 `
 
 // nodeFlags is the command line of a node.
@@ -178,11 +179,13 @@ func runNode(ctx context.Context, args []string, io console) error {
 	return errors.Join(err, s.stop(n.stop, signals, log))
 }
 
-// goneError says that the node is no member any more: that is where a
-// decommission ends.
-type goneError struct{ text string }
+// codeError is an end with an exit code of its own.
+type codeError struct {
+	code int
+	text string
+}
 
-func (e *goneError) Error() string { return e.text }
+func (e *codeError) Error() string { return e.text }
 
 // watch returns when the node is to be stopped: nil for a signal, an error if
 // it cannot serve any more.
@@ -198,7 +201,9 @@ func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <
 			case stele.Failed:
 				return fmt.Errorf("the node cannot go on: %v", r)
 			case stele.Removed:
-				return &goneError{r.Reason}
+				return &codeError{exitGone, r.Reason} // where a decommission ends
+			case stele.Fenced:
+				return &codeError{exitFenced, r.Reason}
 			}
 		}
 		select {

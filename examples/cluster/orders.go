@@ -27,19 +27,9 @@ with -observer: so this is to learn why it has none yet.
 func runPromote(ctx context.Context, args []string, io console) error {
 	f := newFlags("promote", promoteAbout, io)
 	name := f.String("name", "", "`name` of the node")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *name == "":
-		return &usageError{"-name is missing"}
-	}
-	defer c.close()
-	return c.give(ctx, io, http.MethodPost, "/members/"+url.PathEscape(*name)+"/promote", nil)
+	return f.ask(args, func() string { return missing("-name", *name == "") }, func(c *client) error {
+		return c.give(ctx, io, http.MethodPost, "/members/"+url.PathEscape(*name)+"/promote", nil)
+	})
 }
 
 const forgetAbout = `
@@ -51,19 +41,9 @@ went wrong. It refuses members: those are decommissioned.
 func runForget(ctx context.Context, args []string, io console) error {
 	f := newFlags("forget", forgetAbout, io)
 	replica := f.Uint64("replica", 0, "`number` of the replica, as members shows it")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *replica == 0:
-		return &usageError{"-replica is missing"}
-	}
-	defer c.close()
-	return c.give(ctx, io, http.MethodDelete, "/strays/"+strconv.FormatUint(*replica, 10), nil)
+	return f.ask(args, func() string { return missing("-replica", *replica == 0) }, func(c *client) error {
+		return c.give(ctx, io, http.MethodDelete, "/strays/"+strconv.FormatUint(*replica, 10), nil)
+	})
 }
 
 const transferAbout = `
@@ -77,24 +57,20 @@ func runTransfer(ctx context.Context, args []string, io console) error {
 	to := f.String("to", "", "`name` of the node that is to lead")
 	topic := f.String("topic", "", "the `topic` of the partition; without it the metadata")
 	partition := f.Uint("partition", 0, "`number` of the partition")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *to == "":
-		return &usageError{"-to is missing"}
-	case *topic == "" && f.given("partition"):
-		return &usageError{"-partition goes with -topic"}
-	}
-	defer c.close()
-	q := url.Values{"to": {*to}}
-	if *topic == "" {
-		return c.give(ctx, io, http.MethodPost, "/metadata/leader", q)
-	}
-	q.Set("partition", strconv.FormatUint(uint64(*partition), 10))
-	return c.give(ctx, io, http.MethodPost, "/topics/"+url.PathEscape(*topic)+"/leader", q)
+	return f.ask(args, func() string {
+		switch {
+		case *to == "":
+			return "-to is missing"
+		case *topic == "" && f.given("partition"):
+			return "-partition goes with -topic"
+		}
+		return ""
+	}, func(c *client) error {
+		q := url.Values{"to": {*to}}
+		if *topic == "" {
+			return c.give(ctx, io, http.MethodPost, "/metadata/leader", q)
+		}
+		q.Set("partition", strconv.FormatUint(uint64(*partition), 10))
+		return c.give(ctx, io, http.MethodPost, "/topics/"+url.PathEscape(*topic)+"/leader", q)
+	})
 }

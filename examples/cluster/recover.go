@@ -190,19 +190,14 @@ func runApply(_ context.Context, args []string, io console) error {
 func runEndHold(ctx context.Context, args []string, io console) error {
 	f := newFlags("recover end-hold", endHoldAbout, io)
 	epoch := f.Uint64("epoch", 0, "the newest recovery `epoch` that you know of; what later ones hold stays held")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *epoch == 0:
-		return &usageError{"-epoch is missing: `cluster members` names it"}
-	}
-	defer c.close()
-	return c.give(ctx, io, http.MethodDelete, "/recoveries/"+url.PathEscape(strconv.FormatUint(*epoch, 10))+"/hold", nil)
+	return f.ask(args, func() string {
+		if *epoch == 0 {
+			return "-epoch is missing: `cluster members` names it"
+		}
+		return ""
+	}, func(c *client) error {
+		return c.give(ctx, io, http.MethodDelete, "/recoveries/"+url.PathEscape(strconv.FormatUint(*epoch, 10))+"/hold", nil)
+	})
 }
 
 // survey surveys a directory, whose node and cluster it names itself.

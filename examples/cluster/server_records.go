@@ -169,6 +169,11 @@ func leaderless(st stele.Status, topic string) string {
 			without = append(without, fmt.Sprintf("%s/%d", p.Topic, p.Partition))
 		}
 	}
+	for _, at := range st.Lost {
+		if at.Topic == topic {
+			return fmt.Sprintf("a forced recovery left no replica of %v: only deleting the topic helps", at)
+		}
+	}
 	if n := len(without); n > 5 {
 		without = append(without[:5], fmt.Sprintf("%d more", n-5))
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 
 	"github.com/stelelog/stele"
 )
@@ -17,6 +19,38 @@ type statusAnswer struct {
 	Reason    string              `json:"reason,omitempty"`
 	Members   []memberAnswer      `json:"members"`
 	Groups    []groupAnswer       `json:"groups"` // the metadata first
+	// Known are all partitions of the cluster, as the node knows them.
+	Known []partitionInfo `json:"known"`
+}
+
+// partitionInfo is a partition, wherever it is.
+type partitionInfo struct {
+	Topic     string   `json:"topic"`
+	Partition uint32   `json:"partition"`
+	Group     uint64   `json:"group"`
+	On        []string `json:"on"`             // names of the nodes that hold it
+	Lost      bool     `json:"lost,omitempty"` // a forced recovery left no replica
+}
+
+// knownPartitions are the partitions of one topic, or if it has no name of all.
+func knownPartitions(topics []stele.Topic, lost []stele.TopicPartition, names map[stele.NodeID]string, only string) []partitionInfo {
+	all := []partitionInfo{}
+	for _, t := range topics {
+		for _, p := range t.Partitions {
+			if only != "" && t.Name != only {
+				continue
+			}
+			info := partitionInfo{
+				Topic: t.Name, Partition: p.Index, Group: uint64(p.Group),
+				Lost: slices.Contains(lost, stele.TopicPartition{Topic: t.Name, Partition: p.Index}),
+			}
+			for _, r := range p.Replicas {
+				info.On = append(info.On, cmp.Or(names[r.Node], r.Node.String()))
+			}
+			all = append(all, info)
+		}
+	}
+	return all
 }
 
 type memberAnswer struct {
@@ -100,6 +134,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 			a.Groups = append(a.Groups, partitionAnswer(g, names))
 		}
 	}
+	a.Known = knownPartitions(s.node.Topics(), st.Lost, names, only)
 	writeJSON(w, http.StatusOK, a)
 	return nil
 }

@@ -17,8 +17,9 @@ import (
 
 const statusAbout = `
 Status asks the given nodes, and those that they name, and shows who leads what
-and how many records each replica is behind. The metadata is a group like each
-partition. Numbers of a busy cluster are a moment apart.
+and how many records each replica is behind. A partition of which no node that
+answers has a replica is unreachable; one of which a forced recovery left none is
+lost. The metadata is a group like each partition. Numbers of a busy cluster are a moment apart.
 `
 
 // patience is how long one node may take to answer about itself.
@@ -27,20 +28,13 @@ const patience = 2 * time.Second
 func runStatus(ctx context.Context, args []string, io console) error {
 	f := newFlags("status", statusAbout, io)
 	topic := f.String("topic", "", "show the partitions of this `topic` only")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	v := view{client: c, topic: *topic, nodes: map[string]*nodeView{}}
-	if err := v.ask(ctx); err != nil {
-		return err
-	}
-	return v.print(io.out)
+	return f.ask(args, nothing, func(c *client) error {
+		v := view{client: c, topic: *topic, nodes: map[string]*nodeView{}}
+		if err := v.ask(ctx); err != nil {
+			return err
+		}
+		return v.print(io.out)
+	})
 }
 
 // nodeView is what a node says of itself, or why it says nothing.
@@ -169,6 +163,42 @@ type groupView struct {
 	start     int64 // highest that anybody says: what is below is gone
 	watermark int64
 	on        map[string]groupAnswer // by the node's name
+	known     partitionInfo          // of a partition, as the nodes that answer know it
+}
+
+// led is who leads, or why nobody is known to.
+func (g *groupView) led() string {
+	switch {
+	case g.known.Lost:
+		return "lost"
+	case len(g.on) == 0:
+		return "unreachable"
+	}
+	return cmp.Or(g.leader, "none")
+}
+
+// note says what helps a partition without a leader, "" if it has one.
+func (g *groupView) note() string {
+	switch g.led() {
+	case "lost":
+		return "is lost: a forced recovery left no replica of it, and only deleting the topic helps"
+	case "unreachable":
+		return "is unreachable: it is on " + strings.Join(g.known.On, ", ") + ", and none of them answers"
+	case "none":
+		return "has no leader: it needs a majority of its replicas; start their nodes, or if they are lost for good see recover"
+	}
+	return ""
+}
+
+// known are all partitions, as the node knows them whose metadata are newest.
+func (v *view) known() (all []partitionInfo) {
+	newest := int64(-1)
+	for _, n := range v.nodes {
+		if len(n.Groups) > 0 && n.Groups[0].Topic == "" && n.Groups[0].HighWatermark > newest {
+			newest, all = n.Groups[0].HighWatermark, n.Known
+		}
+	}
+	return all
 }
 
 func (v *view) groups() []*groupView {
@@ -188,6 +218,14 @@ func (v *view) groups() []*groupView {
 			gv.watermark = max(gv.watermark, g.HighWatermark)
 		}
 	}
+	for _, p := range v.known() {
+		gv := all[p.Group]
+		if gv == nil {
+			gv = &groupView{topic: p.Topic, partition: p.Partition, on: map[string]groupAnswer{}}
+			all[p.Group] = gv
+		}
+		gv.known = p
+	}
 	return slices.SortedFunc(maps.Values(all), func(a, b *groupView) int {
 		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
 	})
@@ -206,7 +244,10 @@ func (v *view) printGroups(out io.Writer) error {
 		if g.topic != "" {
 			name = fmt.Sprintf("%s/%d", g.topic, g.partition)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d", name, cmp.Or(g.leader, "none"), g.term, g.start, g.watermark)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d", name, g.led(), g.term, g.start, g.watermark)
+		if why := g.note(); why != "" {
+			notes = append(notes, name+" "+why)
+		}
 		for _, node := range names {
 			fmt.Fprintf(w, "\t%s", v.cell(g, node))
 			if r := g.on[node]; r.Error != "" {
@@ -231,7 +272,7 @@ func (v *view) cell(g *groupView, node string) string {
 	r, ok := g.on[node]
 	behind := g.watermark - r.HighWatermark
 	switch {
-	case v.node(node) == nil:
+	case v.node(node) == nil && (len(g.known.On) == 0 || slices.Contains(g.known.On, node)):
 		return "?"
 	case !ok:
 		return "-"

@@ -16,34 +16,30 @@ func runCreate(ctx context.Context, args []string, io console) error {
 	partitions := f.Uint("partitions", 3, "how many partitions: 1 to 10000")
 	replicas := f.Uint("replicas", 0, "how many nodes hold each partition; 0: three, or all if there are fewer")
 	keep := keepFlags(f)
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *topic == "":
-		return &usageError{"-topic is missing"}
-	case *partitions == 0 || *partitions > math.MaxUint32:
-		return &usageError{fmt.Sprintf("-partitions %d: want 1 to 10000", *partitions)}
-	case *replicas > math.MaxUint32:
-		return &usageError{fmt.Sprintf("-replicas %d: want 0 to the number of nodes", *replicas)}
-	}
-	defer c.close()
-	var t topicAnswer
-	request := createRequest{Partitions: uint32(*partitions), Replicas: uint32(*replicas), keepRequest: keep()}
-	if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), nil, request, &t); err != nil {
-		return err
-	}
-	each := ""
-	if t.Partitions > 1 {
-		each = " each"
-	}
-	fmt.Fprintf(io.out, "created %s: %s on %s%s\n", t.Name,
-		plural(t.Partitions, "partition", "partitions"), plural(t.Replicas, "node", "nodes"), each)
-	return nil
+	return f.ask(args, func() string {
+		switch {
+		case *topic == "":
+			return "-topic is missing"
+		case *partitions == 0 || *partitions > math.MaxUint32:
+			return fmt.Sprintf("-partitions %d: want 1 to 10000", *partitions)
+		case *replicas > math.MaxUint32:
+			return fmt.Sprintf("-replicas %d: want 0 to the number of nodes", *replicas)
+		}
+		return ""
+	}, func(c *client) error {
+		var t topicAnswer
+		request := createRequest{Partitions: uint32(*partitions), Replicas: uint32(*replicas), keepRequest: keep()}
+		if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, ""), nil, request, &t); err != nil {
+			return err
+		}
+		each := ""
+		if t.Partitions > 1 {
+			each = " each"
+		}
+		fmt.Fprintf(io.out, "created %s: %s on %s%s\n", t.Name,
+			plural(t.Partitions, "partition", "partitions"), plural(t.Replicas, "node", "nodes"), each)
+		return nil
+	})
 }
 
 // keepFlags are those that say what a topic keeps.
@@ -62,24 +58,14 @@ func runRetain(ctx context.Context, args []string, io console) error {
 	f := newFlags("retain", retainAbout, io)
 	topic := f.String("topic", "", "`name` of the topic")
 	keep := keepFlags(f)
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *topic == "":
-		return &usageError{"-topic is missing"}
-	}
-	defer c.close()
-	var t topicAnswer
-	if err := c.callJSON(ctx, http.MethodPut, topicPath(*topic, "/retention"), nil, keep(), &t); err != nil {
-		return err
-	}
-	fmt.Fprintf(io.out, "%s keeps %s\n", t.Name, t.keepRequest)
-	return nil
+	return f.ask(args, func() string { return missing("-topic", *topic == "") }, func(c *client) error {
+		var t topicAnswer
+		if err := c.callJSON(ctx, http.MethodPut, topicPath(*topic, "/retention"), nil, keep(), &t); err != nil {
+			return err
+		}
+		fmt.Fprintf(io.out, "%s keeps %s\n", t.Name, t.keepRequest)
+		return nil
+	})
 }
 
 func (k keepRequest) String() string {
@@ -97,48 +83,31 @@ func (k keepRequest) String() string {
 func runDelete(ctx context.Context, args []string, io console) error {
 	f := newFlags("delete", "Delete ends a topic. When it returns, nothing is ever appended to it again.", io)
 	topic := f.String("topic", "", "`name` of the topic")
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	switch {
-	case err != nil:
-		return err
-	case *topic == "":
-		return &usageError{"-topic is missing"}
-	}
-	defer c.close()
-	if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), nil, nil, nil); err != nil {
-		return err
-	}
-	fmt.Fprintf(io.out, "deleted %s\n", *topic)
-	return nil
+	return f.ask(args, func() string { return missing("-topic", *topic == "") }, func(c *client) error {
+		if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), nil, nil, nil); err != nil {
+			return err
+		}
+		fmt.Fprintf(io.out, "deleted %s\n", *topic)
+		return nil
+	})
 }
 
 func runTopics(ctx context.Context, args []string, io console) error {
 	f := newFlags("topics", "Topics lists the topics.", io)
-	finish := clientFlags(f)
-	if err := f.parse(args, false); err != nil {
-		return err
-	}
-	c, err := finish()
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	var topics []topicAnswer
-	if err := c.callJSON(ctx, http.MethodGet, "/topics", nil, nil, &topics); err != nil {
-		return err
-	}
-	if len(topics) == 0 {
-		fmt.Fprintln(io.out, "no topics")
-		return nil
-	}
-	w := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TOPIC\tPARTITIONS\tREPLICAS\tSTATE\tKEEPS\tINCARNATION")
-	for _, t := range topics {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, t.State, t.keepRequest, t.Incarnation)
-	}
-	return w.Flush()
+	return f.ask(args, nothing, func(c *client) error {
+		var topics []topicAnswer
+		if err := c.callJSON(ctx, http.MethodGet, "/topics", nil, nil, &topics); err != nil {
+			return err
+		}
+		if len(topics) == 0 {
+			fmt.Fprintln(io.out, "no topics")
+			return nil
+		}
+		w := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "TOPIC\tPARTITIONS\tREPLICAS\tSTATE\tKEEPS\tINCARNATION")
+		for _, t := range topics {
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, t.State, t.keepRequest, t.Incarnation)
+		}
+		return w.Flush()
+	})
 }
