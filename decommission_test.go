@@ -61,7 +61,7 @@ func TestANodeIsDecommissioned(t *testing.T) {
 				c.Start(leaver) // with its old disk
 				c.Eventually(func() bool { return c.Node(leaver).Readiness().Code == stele.Removed }, "it never comes back")
 				var removed *stele.RemovedError
-				require.ErrorAs(t, c.Node(leaver).WaitReady(t.Context()), &removed)
+				require.ErrorAs(t, c.Node(leaver).WaitReady(ctx), &removed)
 				require.Len(t, c.Node(asked).Members(), 3)
 				c.Kill(leaver)
 				oldDisk := c.Member(leaver).FS

@@ -58,7 +58,7 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 
 func (n *Node) toLeader(p *parts, place membership.Joined) membership.ToLeader {
 	return membership.ToLeader{
-		Self: place.Node, Leader: p.meta.Leader, Here: p.steward.HandleCall, Caller: n.net, Clock: clock.System(),
+		Self: place.Node, Leader: p.meta.Leader, Here: p.steward.HandleCall, Caller: n.net, Clock: n.clock,
 	}
 }
 
@@ -68,7 +68,7 @@ func (n *Node) joiner(p *parts) *membership.Joiner {
 	cfg := membership.JoinerConfig{
 		Name: n.cfg.Name, Nonce: n.store.Identity().Nonce, Addr: n.Addr(), Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Observer: n.cfg.Observer, SegmentBytes: n.cfg.SegmentBytes, Peers: n.cfg.joinPeers(), Caller: joinCaller{n}, CheckAddr: n.cfg.checkAddr,
-		Reached: n.net.reach, Clock: clock.System(), Logger: n.log.Named("membership"),
+		Reached: n.net.reach, Clock: n.clock, Logger: n.log.Named("membership"),
 	}
 	if p != nil {
 		cfg.Leader = p.meta.Leader
@@ -132,7 +132,7 @@ func (n *Node) stewardConfig(p *parts, place membership.Joined) membership.Stewa
 	return membership.StewardConfig{
 		Place: place, Nonce: n.store.Identity().Nonce, Newest: metastore.NewestOf(n.cfg.MaxVersion),
 		Meta: p.meta, Group: metaGroup{p.meta}, Caller: n.net, Backlog: p.backlog(place.Node),
-		Clock: clock.System(), Logger: n.log.Named("membership"), Tick: n.cfg.Tick,
+		Clock: n.clock, Logger: n.log.Named("membership"), Tick: n.cfg.Tick,
 		Random:  func(b []byte) { _, _ = rand.Read(b) }, // never fails: the runtime ends the process instead
 		Rules:   membership.Rules{CallTimeout: n.cfg.CallTimeout},
 		OnEvent: n.events.onMembership(), Stuck: p.stuck,

@@ -28,6 +28,7 @@ import (
 // concurrent use.
 type Node struct {
 	cfg     Config
+	clock   clock.Clock
 	log     *zap.Logger
 	store   *storage.Store
 	net     *network
@@ -99,7 +100,10 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, refusedUnless(err)
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger, store: store, disk: disk, net: &network{fence: newFence(cfg.Logger)}, closed: make(chan struct{})}
+	n := &Node{cfg: cfg, clock: clock.System(), log: cfg.Logger, store: store, disk: disk, net: &network{fence: newFence(cfg.Logger)}, closed: make(chan struct{})}
+	if c := invariant.From(ctx).Clock; c != nil {
+		n.clock = c
+	}
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	n.mu.changed = make(chan struct{})
 	n.events = newEventLoop(n)
@@ -145,7 +149,7 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	n.genesis = membership.NewGenesis(membership.GenesisConfig{
 		Cluster: n.cfg.terms(), Name: n.cfg.Name, Peers: n.cfg.peers(), Nonce: id.Nonce, State: state,
-		Save: n.saveGenesis, Caller: n.net, Clock: clock.System(), Logger: n.log.Named("membership"),
+		Save: n.saveGenesis, Caller: n.net, Clock: n.clock, Logger: n.log.Named("membership"),
 		Random: func(p []byte) { _, _ = rand.Read(p) }, // never fails: the runtime ends the process instead
 	})
 	n.net.genesis = n.genesis
@@ -295,6 +299,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	}
 	groups := n.cfg.raftlog(id.Node, n.store, n.net)
 	groups.StepHook = stepHooks(n.events.stepHook(), invariant.From(ctx).Step)
+	groups.Clock = n.clock
 	groups.Removed = func(g raftlog.GroupID, r raftlog.ReplicaID) bool {
 		open := n.net.parts.Load()
 		return open != nil && open.meta.ReplicaDead(g, r)
@@ -305,7 +310,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 	}
 	if p.meta, err = metastore.Open(ctx, metastore.Config{
 		Host: p.host, FS: n.store.FS(), Dir: n.cfg.FS.PathJoin(metaDir, "db"),
-		Node: id.Node, Replica: place.Replica, Genesis: genesis, Caller: n.net, Streamer: metaStreams{n.net},
+		Node: id.Node, Replica: place.Replica, Genesis: genesis, Caller: n.net, Streamer: metaStreams{n.net}, Clock: n.clock,
 		ContactTimeout: n.cfg.ContactTimeout, ProposeTimeout: n.cfg.CallTimeout,
 		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),
 		Logger:         n.log.Named("metastore"),
@@ -314,7 +319,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		return fail(err)
 	}
 	if p.topics, err = topic.Open(topic.Config{
-		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net},
+		Meta: p.meta, Host: p.host, Store: n.store, Node: id.Node, Caller: n.net, Streamer: topicStreams{n.net}, Clock: n.clock,
 		CallTimeout: n.cfg.CallTimeout, Logger: n.log.Named("topic"), Trace: n.cfg.Trace,
 		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance, OnMove: n.events.onMove(),
 		OnDamage: n.events.onDamage(), VerifyInterval: n.cfg.VerifyInterval, VerifyBytesPerSecond: n.cfg.VerifyBytesPerSecond,

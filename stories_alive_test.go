@@ -23,7 +23,7 @@ func deadAt(c *testcluster.Cluster, at int) (names []string) {
 // Nobody can speak to anybody for minutes, and nobody is dead: when the network is
 // back no member is marked, neither at once nor later.
 //
-// Property: H2, H3 (red: a new leadership counted as an hour old, without the breaker; open: clocks that jump)
+// Property: H2, H3 (red: a new leadership counted as an hour old, without the breaker)
 func TestNobodyIsDeadAfterAStretchWithoutLeader(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 101}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -43,6 +43,54 @@ func TestNobodyIsDeadAfterAStretchWithoutLeader(t *testing.T) {
 				require.Empty(t, deadAt(c, i))
 			}
 			c.Sleep(500 * time.Millisecond)
+		}
+	})
+}
+
+// The time of day jumps, by hours and in both directions, on who leads and on who
+// leads next, as when somebody sets it: nobody is marked dead, and who falls silent
+// is, as soon as at any other time.
+//
+// Property: H2 (red: silence measured by the time of day)
+func TestClocksJump(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 104}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 1)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 1, 500*time.Millisecond)
+		c.Sleep(40 * time.Second) // the version is raised, and who leads may mark the dead
+		for _, by := range []time.Duration{time.Hour, -2 * time.Hour, 5 * time.Hour} {
+			leader := c.MetadataLeader()
+			before := c.Clock(leader).Now()
+			c.Jump(leader, by)
+			require.Equal(t, by, c.Clock(leader).Now().Round(0).Sub(before.Round(0)), "the time of day")
+			require.Zero(t, c.Clock(leader).Now().Sub(before), "no time passed")
+			for range 80 {
+				for i := range c.Size() {
+					require.Empty(t, deadAt(c, i))
+				}
+				c.Sleep(500 * time.Millisecond)
+			}
+			next := (leader + 1) % c.Size()
+			acked := l.Acked()
+			require.NoError(t, c.Node(leader).TransferLeadership(t.Context(), stele.TopicPartition{}, c.Member(next).Name))
+			c.Sleep(35 * time.Second)
+			require.Empty(t, deadAt(c, next))
+			require.Greater(t, l.Acked(), acked, "records are taken in")
+		}
+		leader := c.MetadataLeader()
+		c.Jump(leader, -2*time.Hour)
+		silent := (leader + 1) % c.Size()
+		c.PowerLoss(silent)
+		begun := time.Now()
+		c.Eventually(func() bool { return len(deadAt(c, leader)) == 1 }, "it is marked")
+		require.InDelta(t, 30*time.Second, time.Since(begun), float64(6*time.Second))
+		c.Start(silent)
+		c.WaitReady()
+		load.Stop()
+		for i := range c.Size() {
+			l.Verify(i)
 		}
 	})
 }

@@ -12,11 +12,14 @@ package invariant
 import (
 	"context"
 
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/raftlog"
 )
 
 // Watch is what a test wants to see of one node. A nil function is not called.
 type Watch struct {
+	// Clock, if it is not nil, is what the node takes for the machine's.
+	Clock clock.Clock
 	// Step sees every look at a raft group's core, before anything of it is
 	// carried out (raftlog.Config.StepHook).
 	Step func(*raftlog.Core, *raftlog.Effects)

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,7 @@ type Cluster struct {
 
 	members []*Member
 	peers   []stele.Peer
+	begun   time.Time
 	loads   []*Load // of all ledgers, ended or not
 	history *history
 
@@ -70,7 +72,8 @@ type Member struct {
 	node *stele.Node
 	join []string // nil: an initial member
 
-	history *history // that its processes are held against
+	history *history     // that its processes are held against
+	off     atomic.Int64 // of its time of day
 	damaged bool
 }
 
@@ -87,7 +90,7 @@ func Run(t *testing.T, opts Options, f func(c *Cluster)) {
 		if opts.Faults == (transport.Faults{}) {
 			opts.Faults = transport.Faults{MinLatency: 200 * time.Microsecond, MaxLatency: 2 * time.Millisecond}
 		}
-		c := &Cluster{T: t, Net: transport.NewNetwork(opts.Seed, clock.System()), opts: opts, history: newHistory()}
+		c := &Cluster{T: t, Net: transport.NewNetwork(opts.Seed, clock.System()), opts: opts, history: newHistory(), begun: time.Now()}
 		c.Net.SetFaults(opts.Faults)
 		c.mu.down = map[int]bool{}
 		for i := range opts.Nodes {

@@ -112,6 +112,7 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 	l := &life{name: c.members[i].Name, replicas: map[raftlog.ReplicaID]*replicaLife{}}
 	h := c.members[i].history
 	return &invariant.Watch{
+		Clock: c.Clock(i),
 		Step: func(core *raftlog.Core, e *raftlog.Effects) {
 			if e.Empty() {
 				return
