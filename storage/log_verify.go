@@ -1,8 +1,10 @@
 package storage
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"slices"
@@ -39,12 +41,25 @@ type Verifier struct {
 	in  Index    // first entry of the segment that is read
 	at  waypoint // of the next frame; all frames before it in the segment are right
 	buf []byte
+	sum hash.Hash // of the segment's bytes before at
+	fix Index     // the last entry that Repair wrote
+
+	// OnSealed, if it is set before the first Step, is called by Step for each segment
+	// that was read whole and is not written any more.
+	OnSealed func(SegmentSum)
+}
+
+// SegmentSum is a digest of a whole segment. Replicas of a partition whose segments
+// hold the same entries have the same digests of them.
+type SegmentSum struct {
+	First, Last Index
+	Sum         [sha256.Size]byte
 }
 
 // Verify returns a verifier that begins with the segment of entry from, or with the
 // log's start if that is later.
 func (l *Log) Verify(from Index) *Verifier {
-	v := &Verifier{log: l}
+	v := &Verifier{log: l, sum: sha256.New()}
 	v.seek(from)
 	return v
 }
@@ -58,7 +73,13 @@ func (v *Verifier) seek(i Index) {
 	if k := segmentOf(l.mu.segments, i); k >= 0 {
 		v.at = l.mu.segments[k].first
 	}
-	v.in = v.at.index
+	v.begin(v.at)
+}
+
+// begin goes to the start of a segment.
+func (v *Verifier) begin(first waypoint) {
+	v.at, v.in, v.fix = first, first.index, 0
+	v.sum.Reset()
 }
 
 // segmentOf returns which of the segments an entry belongs to: the last that begins
@@ -69,6 +90,9 @@ func segmentOf(segments []*segment, i Index) int {
 
 // Next is the entry that is read next: behind an error, the first that is not right.
 func (v *Verifier) Next() Index { return v.at.index }
+
+// Repaired is the last entry that Repair wrote, which Step has to read.
+func (v *Verifier) Repaired() Index { return v.fix }
 
 // Segment is the first entry of the segment that is read.
 func (v *Verifier) Segment() Index { return v.in }
@@ -92,7 +116,7 @@ func (v *Verifier) Step(maxBytes int) (n int64, err error) {
 			v.seek(v.at.index)
 			continue
 		}
-		r := reading{view: view, log: v.log, maxBytes: int64(maxBytes) - n, buf: v.buf, limit: view.pos.LastIndex + 1}
+		r := reading{view: view, log: v.log, maxBytes: int64(maxBytes) - n, buf: v.buf, limit: view.pos.LastIndex + 1, skipTo: -1}
 		if k+1 < len(view.segments) {
 			r.limit = view.segments[k+1].first.index
 		}
@@ -130,8 +154,9 @@ func (v *Verifier) segment(r *reading, k int) (n int64, err error) {
 		}
 		r.buf = r.buf[:0]
 		next, err := r.readChunk(hd, v.at, end)
-		n += next.pos - v.at.pos
-		v.at = next
+		right := next.pos - v.at.pos
+		v.sum.Write(r.buf[:cap(r.buf)][:right])
+		n, v.at = n+right, next
 		if err != nil {
 			return n, err
 		}
@@ -140,7 +165,14 @@ func (v *Verifier) segment(r *reading, k int) (n int64, err error) {
 		return n, err
 	}
 	if k+1 < len(r.segments) {
-		v.in, v.at.pos = v.at.index, 0
+		if v.OnSealed != nil {
+			s := SegmentSum{First: v.in, Last: v.at.index - 1}
+			v.sum.Sum(s.Sum[:0])
+			v.OnSealed(s)
+		}
+		next := v.at
+		next.pos = 0
+		v.begin(next)
 	}
 	return n, nil
 }
@@ -185,7 +217,7 @@ func (v *Verifier) repair(frames []byte) error {
 	}
 	if v.at.pos > max(size, 0) { // what was read there is in a file that has no name any more
 		l.logs.files.renew(s)
-		v.at = s.first
+		v.begin(s.first)
 		return nil
 	}
 	first, end, err := fitting(frames, l.group, v.at, last, l.logs.segmentSize)
@@ -207,6 +239,7 @@ func (v *Verifier) repair(frames []byte) error {
 	if err := s.rewrite(l.logs.fs, first, v.at.pos, sealed, size); err != nil {
 		return err
 	}
+	v.fix = end.index - 1
 	if size < 0 {
 		l.logs.files.renew(s)
 	}
@@ -228,7 +261,7 @@ func (v *Verifier) insert(k int, frames []byte) error {
 	l.mu.Lock()
 	l.mu.segments = slices.Insert(slices.Clone(l.mu.segments), k+1, s)
 	l.mu.Unlock()
-	v.in, v.at = first.index, first
+	v.begin(first)
 	return v.repair(frames)
 }
 
@@ -297,7 +330,6 @@ func (v *Verifier) Skip() bool {
 	if k >= len(l.mu.segments) {
 		return false
 	}
-	v.at = l.mu.segments[k].first
-	v.in = v.at.index
+	v.begin(l.mu.segments[k].first)
 	return true
 }

@@ -58,6 +58,7 @@ type replica struct {
 	// the bytes that came for it.
 	damage   atomic.Pointer[DamageChange]
 	repaired atomic.Int64
+	sums     sums
 	// retains is why records that may be due are not removed, if this replica leads;
 	// nil: nothing is due, or it is removed.
 	retains atomic.Pointer[string]

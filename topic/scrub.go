@@ -156,7 +156,7 @@ func (s *scrubber) heal() time.Duration {
 
 // healSegment verifies a segment, and repairs what is not right.
 func (s *scrubber) healSegment(r *replica, first storage.Index) error {
-	v := r.group.Log().Verify(first)
+	v := s.verifier(r, first)
 	begin := v.Segment()
 	for v.Segment() == begin {
 		n, err := v.Step(scrubStep)
@@ -247,7 +247,10 @@ func (s *scrubber) verify() time.Duration {
 		if !s.v.Skip() {
 			s.v = nil
 		}
-	case err != nil || n == 0:
+	case err == nil && n == 0:
+		s.audit(s.r)
+		s.v = nil
+	case err != nil:
 		s.v = nil
 	}
 	return max(s.pace.due(now, int(n))-paceSlack, 0)
@@ -269,12 +272,19 @@ func (s *scrubber) pick(now time.Time) bool {
 	for len(s.round) > 0 {
 		s.r, s.round = s.round[0], s.round[1:]
 		if s.replica(s.r.address) == s.r {
-			s.v = s.r.group.Log().Verify(0)
+			s.v = s.verifier(s.r, 0)
 			return true
 		}
 	}
 	s.r = nil
 	return false
+}
+
+// verifier reads a replica's log from a segment on, and notes the digests.
+func (s *scrubber) verifier(r *replica, first storage.Index) *storage.Verifier {
+	v := r.group.Log().Verify(first)
+	v.OnSealed = r.sums.note
+	return v
 }
 
 func (s *scrubber) log(r *replica) *zap.Logger {

@@ -1,9 +1,11 @@
 package topic_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -356,6 +358,62 @@ func TestAReplicaThatCannotGoOnForDamageIsRepaired(t *testing.T) {
 			})
 			require.Zero(t, d.readHere(2))
 			require.Positive(t, d.node(2).topics.Stats().Repaired, what)
+		}
+	})
+}
+
+// forge changes the first record in a segment on a node, and its checksums: as if the
+// node had decided otherwise.
+func (d *damaged) forge(id raftlog.NodeID, k int, bit byte) {
+	t := d.t
+	path := d.segments(id)[k]
+	f, err := d.disks[id].OpenReadWrite(path, "")
+	require.NoError(t, err)
+	header := make([]byte, 52) // see package storage
+	_, err = f.ReadAt(header, 0)
+	require.NoError(t, err)
+	frame := make([]byte, 52+binary.LittleEndian.Uint32(header[44:]))
+	_, err = f.ReadAt(frame, 0)
+	require.NoError(t, err)
+	frame[len(frame)-100] ^= bit
+	table := crc32.MakeTable(crc32.Castagnoli)
+	binary.LittleEndian.PutUint32(frame[48:], crc32.Checksum(frame[52:], table))
+	binary.LittleEndian.PutUint32(frame, crc32.Checksum(frame[4:52], table))
+	_, err = f.WriteAt(frame, 0)
+	require.NoError(t, errors.Join(err, f.Sync(), f.Close()))
+}
+
+// Property: S4 (red: digests were not compared; half of the replicas were a majority)
+//
+// One replica has another record than the two others, with checksums that are right:
+// it gets the segment from them. If all three differ nothing is changed, and it is
+// shown.
+func TestTheAuditRepairsTheOneThatDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDamaged(t, 7, 1)
+		want := d.content(1)
+		for id := raftlog.NodeID(1); id <= 3; id++ {
+			d.forge(id, 1, 4)
+			require.False(t, d.equal())
+			pass(11 * time.Minute) // each has verified twice
+			settle(t, "it is what the others have", d.equal)
+			require.True(t, slices.Equal(want, d.content(id)), "not the other way round")
+			require.NoError(t, d.status(id).Damage)
+			require.Positive(t, d.node(id).topics.Stats().Repaired)
+		}
+		d.forge(1, 2, 1)
+		d.forge(2, 2, 2)
+		before := [][]string{d.content(1), d.content(2), d.content(3)}
+		pass(11 * time.Minute)
+		for id := raftlog.NodeID(1); id <= 3; id++ {
+			require.ErrorContains(t, d.status(id).Damage, "no majority agrees")
+			require.True(t, slices.Equal(before[id-1], d.content(id)), "nothing was changed")
+		}
+		d.forge(1, 2, 1)
+		pass(21 * time.Minute)
+		settle(t, "a majority agrees again", d.equal)
+		for id := raftlog.NodeID(1); id <= 3; id++ {
+			require.NoError(t, d.status(id).Damage)
 		}
 	})
 }

@@ -32,6 +32,7 @@ import (
 //	topic.left      22    8  group         of the partition
 //	                30    8  replica
 //	topic.clock     22                     nothing more
+//	topic.sums      22    8  from          the first entry of a segment
 //
 // A response says what became of the call, so that errors survive whatever
 // network the host has:
@@ -57,6 +58,8 @@ import (
 //	topic.transfer   2                     nothing more
 //	topic.left       2    1  listed        by the group, linearizable: 0 no, 1 yes
 //	topic.clock      2    8  now           by the node's clock, ms since 1970 UTC
+//	topic.sums       2   48  per segment from there on that was verified here, oldest
+//	                         first: its first entry (8), its last (8), its SHA-256
 const (
 	methodProduce  = "topic.produce"
 	methodFetch    = "topic.fetch"
@@ -66,6 +69,7 @@ const (
 	methodTransfer = "topic.transfer"
 	methodLeft     = "topic.left"
 	methodClock    = "topic.clock"
+	methodSums     = "topic.sums"
 
 	wireVersion = 1
 

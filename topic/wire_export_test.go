@@ -42,6 +42,7 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"since_is", encodeSinceIs(offsets{2, 12, 7})},
 		{"transfer", encodeTransfer(a, 21)},
 		{"clock", a.append(nil, 0)},
+		{"sums_are", append(responseHead(0), encodeSums([]storage.SegmentSum{{First: 2, Last: 9, Sum: [32]byte{1, 2}}, {First: 10, Last: 10}})...)},
 		{"clock_is", encodeClock(time.UnixMilli(1_700_000_000_000))},
 	}
 }
