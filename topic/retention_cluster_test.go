@@ -112,7 +112,7 @@ func (c *cluster) transfer(top metastore.Topic, to raftlog.NodeID) {
 	})
 }
 
-// Property: S9, P1, P2, P4, R9, R24, X1 (red: the leader removed by itself; files went with the log start, before a checkpoint)
+// Property: S9, P1, P2, P4, R9, R24, X1 (red: the leader removed by itself; files went with the log start, before a checkpoint; an idle journal was not asked)
 //
 // A partition keeps half a megabyte under load: a follower is cut off until its log
 // ends below the start, another one loses power, so does the leader, and a replica

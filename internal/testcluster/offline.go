@@ -41,11 +41,15 @@ func (c *Cluster) CompareOffline() (records int) {
 }
 
 // offlineLog returns the frames of a replica's log, checked for gaps. The log of
-// a replica that was given the state as a whole begins behind that.
+// a replica that was given the state as a whole begins behind that, and one whose
+// front was removed behind that.
 func (c *Cluster) offlineLog(m *Member, o *storage.Offline, r storage.ReplicaState) (frames []storage.OfflineFrame) {
 	next, index := storage.Offset(0), r.Log.StartIndex+1
 	for f, err := range o.Frames(r.Replica) {
 		require.NoError(c.T, err, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
+		if len(frames) == 0 && r.Log.StartIndex > 1 {
+			next = f.BaseOffset
+		}
 		require.Equal(c.T, index, f.Index, "seed %d: %v of %s", c.opts.Seed, r.Replica, m.Name)
 		require.Equal(c.T, next, f.BaseOffset, "seed %d: %v of %s at index %d", c.opts.Seed, r.Replica, m.Name, f.Index)
 		next += storage.Offset(f.Count)
