@@ -357,7 +357,7 @@ func TestAFollowerBehindTheStartOfTheLog(t *testing.T) {
 	})
 }
 
-// Property: R24 (red: the state was held for ever; no chunk waited; open: partitions)
+// Property: R24 (red: the state was held for ever; no chunk waited; open: that fills of partitions keep to their rate)
 //
 // A state is held for a minute for who lost its stream, and given away no faster
 // than is allowed.

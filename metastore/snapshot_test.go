@@ -76,7 +76,7 @@ func TestASnapshotOfManyChunksRestores(t *testing.T) {
 	require.NoError(t, m.db.close())
 }
 
-// Property: R24 (red: a stream that ends between two chunks taken as complete; a snapshot at the applied index taken; open: cutting by log size)
+// Property: R24 (red: a stream that ends between two chunks taken as complete; a snapshot at the applied index taken)
 func TestALateBrokenOrCutSnapshotChangesNothing(t *testing.T) {
 	g := testGenesis(3)
 	log := script(6, 3, 60)

@@ -113,7 +113,7 @@ func TestWhichMarksSwitch(t *testing.T) {
 	require.Equal(t, mark{5, 1 << 60}, m)
 }
 
-// Property: R24 (red: a rest of another index was taken; open: cutting by log size)
+// Property: R24 (red: a rest of another index was taken)
 func TestACutSnapshotGoesOnWhereItWas(t *testing.T) {
 	g := testGenesis(3)
 	log := []raftlog.Entry{}
