@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -127,16 +130,16 @@ func (n *Node) PlanDecommission(ctx context.Context, name string, opts Decommiss
 	if err != nil {
 		return DecommissionPlan{}, err
 	}
-	return p.planDecommission(m, opts.Force || m.Liveness.Departure == DrainsForced)
+	return p.planDecommission(m, opts.Force || m.Liveness.Departure == DrainsForced, true)
 }
 
-func (p *parts) planDecommission(m metastore.Member, force bool) (DecommissionPlan, error) {
+func (p *parts) planDecommission(m metastore.Member, force, fresh bool) (DecommissionPlan, error) {
 	seats, err := p.steward.Plan(m.Node, force)
 	if err != nil {
 		return DecommissionPlan{}, err
 	}
 	plan := DecommissionPlan{Name: m.Name, Node: m.Node, Steps: seats.Steps, Blocked: seats.Blocked}
-	replicas := topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), m.Node)
+	replicas := p.drain(m.Node, fresh)
 	for _, move := range replicas.Moves {
 		plan.Moves = append(plan.Moves, ReplicaMove{TopicPartition{Topic: move.Topic, Partition: move.Partition}, move.To})
 	}
@@ -148,7 +151,51 @@ func (p *parts) planDecommission(m metastore.Member, force bool) (DecommissionPl
 
 // stuck is stuckOn of a node that leaves.
 func (p *parts) stuck(node NodeID) (Block, bool) {
-	return stuckOn(topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), node).Blocked)
+	return stuckOn(p.drain(node, false).Blocked)
+}
+
+// drains keeps what was planned of nodes that leave, as long as members and topics
+// are what they were: while a node leaves the leader asks every second, and of 100,000
+// partitions a plan takes a good part of that.
+type drains struct {
+	mu struct {
+		sync.Mutex
+		plans map[NodeID]drainPlan // at most maxPlans
+	}
+}
+
+type drainPlan struct {
+	topic.Plan
+	changes uint64 // of the metadata
+	made    time.Time
+	took    time.Duration
+}
+
+const maxPlans = 8
+
+// planShare bounds how much of the time plans take that need not be fresh.
+const planShare = 20
+
+// drain is where the replicas of a node that leaves go; what it points to must not be
+// changed. A plan that need not be fresh may be older than the last change, by as much
+// as keeps plans below a twentieth of the time.
+func (p *parts) drain(node NodeID, fresh bool) topic.Plan {
+	changes, _ := p.meta.Watch() // before what is planned on: that may be newer
+	d := &p.drains.mu
+	d.Lock()
+	defer d.Unlock()
+	now := clock.System().Now()
+	last, ok := d.plans[node]
+	if ok && (last.changes == changes || !fresh && now.Sub(last.made) < planShare*last.took) {
+		return last.Plan
+	}
+	if len(d.plans) >= maxPlans || d.plans == nil {
+		d.plans = map[NodeID]drainPlan{}
+	}
+	plan := topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), node)
+	made := clock.System().Now()
+	d.plans[node] = drainPlan{plan, changes, made, made.Sub(now)}
+	return plan
 }
 
 // stuckOn says that replicas have nowhere to go.
@@ -193,7 +240,7 @@ func (n *Node) Decommission(ctx context.Context, name string, opts DecommissionO
 		return nil, err
 	}
 	if m.Liveness.Departure == Stays && !opts.WhenPossible {
-		plan, err := p.planDecommission(m, opts.Force)
+		plan, err := p.planDecommission(m, opts.Force, true)
 		if err != nil {
 			return nil, err
 		}
@@ -242,7 +289,7 @@ func (p *parts) progress(m metastore.Member) (at Progress, err error) {
 	if at.Replicas, _, err = p.meta.Load(m.Node); err != nil || !m.Liveness.Draining() {
 		return at, err
 	}
-	plan, err := p.planDecommission(m, m.Liveness.Departure == DrainsForced)
+	plan, err := p.planDecommission(m, m.Liveness.Departure == DrainsForced, false)
 	at.Blocked = plan.Blocked
 	return at, err
 }

@@ -2,6 +2,7 @@ package stele_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -104,5 +105,35 @@ func TestADecommissionIsTakenBack(t *testing.T) {
 		c.Eventually(func() bool { return l.Acked() > 50 }, "it takes in records again")
 		load.Stop()
 		l.Verify(1)
+	})
+}
+
+// What a plan says, and what a decommission waits for, follows what changes.
+//
+// Property: D2 (red: a plan was kept though the metadata had changed)
+func TestAPlanIsAsNewAsTheMetadata(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 68}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 2)
+		c.Sleep(20 * time.Second) // the cluster's version is raised
+		stuck := func(blocked []stele.Block) bool {
+			return slices.ContainsFunc(blocked, func(b stele.Block) bool { return b.Code == stele.BlockReplicas })
+		}
+		plan := func() []stele.Block {
+			p, err := c.Node(0).PlanDecommission(t.Context(), "node-3", stele.DecommissionOptions{Force: true})
+			require.NoError(t, err)
+			return p.Blocked
+		}
+		require.True(t, stuck(plan()))
+		d, err := c.Node(0).Decommission(t.Context(), "node-3", stele.DecommissionOptions{Force: true, WhenPossible: true})
+		require.NoError(t, err)
+		at, err := d.Progress()
+		require.NoError(t, err)
+		require.True(t, stuck(at.Blocked))
+		require.NoError(t, d.Cancel(t.Context()))
+		c.Start(c.Add())
+		c.WaitReady()
+		require.False(t, stuck(plan()), "there is another node now")
 	})
 }

@@ -66,6 +66,7 @@ type parts struct {
 	topics  *topic.Manager
 	steward *membership.Steward
 	orders  *membership.Orders
+	drains  drains
 }
 
 // failure is why the parts stopped, or nil.
