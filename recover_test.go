@@ -178,7 +178,7 @@ func TestOneOfThreeIsLeft(t *testing.T) {
 // lost, nothing that the others gave out comes again, and when they return, all at
 // one moment and with one of the two in reach, nobody is harmed.
 //
-// Property: R33 (red: epochs were not compared; open: proofs, of which there are none yet)
+// Property: R33 (red: epochs were not compared)
 func TestTwoOfFiveAreLeft(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 2}, func(c *testcluster.Cluster) {
 		t := c.T

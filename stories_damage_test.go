@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/metastore"
 )
 
 // files returns the files below a directory with a suffix, and what is in them.
@@ -93,6 +95,39 @@ func TestAMembersJournalIsDamaged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A member starts with a journal that somebody restored from an older copy, under
+// metadata that are newer: it refuses, says what to do, and leaves everything.
+//
+// Property: C8 (red: the refusal had no name and no advice)
+func TestAMembersJournalIsAnOlderCopy(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 72}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		const hit = 2
+		older := c.Member(hit).FS.Image(simfs.Kill)
+		for _, name := range []string{"one", "two", "three"} {
+			mustCreate(c, 0, name, 1)
+		}
+		c.Sleep(time.Second)
+		c.Close(hit)
+		fs := c.Member(hit).FS
+		for _, dir := range []string{"/data/journal", "/data/meta/log"} {
+			require.NoError(t, fs.RemoveAll(dir))
+			_, err := vfs.Clone(older, fs, dir, dir, vfs.CloneSync)
+			require.NoError(t, err)
+		}
+		for range 2 {
+			err := c.Open(hit)
+			require.ErrorIs(t, err, metastore.ErrLogLost)
+			require.ErrorIs(t, err, stele.ErrRefused)
+			require.ErrorContains(t, err, "move this node's directory away")
+		}
+		c.Wipe(hit)
+		c.Start(hit)
+		c.EventuallyLong(func() bool { return c.Node(hit).Readiness().Ready() }, "it is taken in as a new node")
+	})
 }
 
 func equalFiles(a, b map[string]string) bool {

@@ -447,7 +447,7 @@ func (n *fakeNode) catchUpError() error {
 	return n.catchUp()
 }
 
-// Property: C8 (red: Create always set; open: the facade's message)
+// Property: C8 (red: Create always set)
 func TestAStateWithoutItsLogIsRefused(t *testing.T) {
 	fs := simfs.New(1)
 	config := Config{FS: fs, Dir: "db", Node: 1, Replica: 11, Genesis: testGenesis(1), Caller: &fakeNode{}}

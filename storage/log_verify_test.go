@@ -89,7 +89,7 @@ func damageFile(t require.TestingT, fs *simfs.FS, rng *rand.Rand, path string) s
 
 // Property: S4 (red: nothing was synced, the directory neither; the frames of a
 // segment whose name is missing went into the one before; the end of a file that goes
-// on was not cut; open: peers)
+// on was not cut)
 //
 // However a log is damaged, what is read is right or refused, and it can be made what
 // it was from another replica's, which it is then to the byte, also after a crash.

@@ -289,7 +289,7 @@ func TestFetchStopsAtTheWatermark(t *testing.T) {
 	<-r.partition.Changed()
 }
 
-// Property: P9, S4 (red: the damage passed on as it is; open: repair)
+// Property: P9, S4 (red: the damage passed on as it is)
 func TestFetchOfDamage(t *testing.T) {
 	r := open(t, topic.PartitionConfig{})
 	var h history

@@ -163,7 +163,7 @@ func (d *damaged) readHere(id raftlog.NodeID) (refused int) {
 }
 
 // Property: S4 (red: what a read met was not looked at; that it is repaired was not
-// told; open: journal and table)
+// told)
 //
 // A bit is flipped in every 4 KiB of a replica's log, of the leader's and of a
 // follower's: the round finds it, other replicas give it, and nobody reads anything
