@@ -208,10 +208,19 @@ func TestDamagedMetadataDestroyNothing(t *testing.T) {
 	})
 }
 
+// quietPebble says nothing of an open by hand.
+type quietPebble struct{}
+
+func (quietPebble) Infof(string, ...any)  {}
+func (quietPebble) Errorf(string, ...any) {}
+func (quietPebble) Fatalf(format string, args ...any) {
+	panic(fmt.Sprintf(format, args...))
+}
+
 // bury writes into the metadata of a closed node that a topic is dead.
 func bury(t *testing.T, fs *simfs.FS, inc storage.Incarnation, name string) {
 	t.Helper()
-	db, err := pebble.Open(testcluster.Dir+"/meta/db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+	db, err := pebble.Open(testcluster.Dir+"/meta/db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
 	require.NoError(t, err)
 	var prefix []byte // 'S' and the generation of the state in use
 	it, err := db.NewIter(nil)

@@ -156,7 +156,7 @@ func (s *scrubber) audit(r *replica) {
 	for _, node := range s.others(place, 0) {
 		theirs, err := s.sumsOf(node, r, mine[0].First)
 		if err != nil {
-			s.log(r).Debug("digests are not compared with another replica's in this round", zap.Stringer("node", node), zap.Error(err))
+			s.log(r).Debug("digests are not compared with another replica's in this round", zap.Stringer("other", node), zap.Error(err))
 			continue
 		}
 		for _, sum := range theirs {

@@ -59,7 +59,7 @@ func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method 
 	}
 	if err := send(ctx, from, q, s); err != nil {
 		m.cfg.Logger.Debug("a replica elsewhere was not filled from here",
-			zap.Stringer("node", from), zap.Stringer("replica", q.replica), zap.Error(err))
+			zap.Stringer("other", from), zap.Stringer("replica", q.replica), zap.Error(err))
 		if err := writeFill(s, fillRefused, encodeError(err)); err != nil {
 			return raftlog.Retry(err)
 		}
