@@ -50,6 +50,13 @@ func (c *chronicle) events(by string) stele.Events {
 	}
 }
 
+func newChronicle() *chronicle {
+	return &chronicle{
+		changes: map[string]map[string][]stele.MemberChangeKind{}, notices: map[stele.NoticeKind][]stele.MembershipNotice{},
+		told: map[string]int{}, moves: map[stele.MovePhase]int{},
+	}
+}
+
 // of are the changes of a member that a node told, without what it moved between.
 func (c *chronicle) of(by, member string) []stele.MemberChangeKind {
 	c.mu.Lock()
@@ -66,10 +73,7 @@ func (c *chronicle) noticed(kind stele.NoticeKind) []stele.MembershipNotice {
 // A member's life is told by every node: it joins, gets a vote, dies, comes back,
 // drains and goes. What only the leader knows the leader tells, and metrics count.
 func TestEventsOfMembers(t *testing.T) {
-	all := &chronicle{
-		changes: map[string]map[string][]stele.MemberChangeKind{}, notices: map[stele.NoticeKind][]stele.MembershipNotice{},
-		told: map[string]int{}, moves: map[stele.MovePhase]int{},
-	}
+	all := newChronicle()
 	registry := prometheus.NewRegistry()
 	config := func(c *stele.Config) { c.Events, c.Metrics = all.events(c.Name), registry }
 	testcluster.Run(t, testcluster.Options{Seed: 91, Config: config}, func(c *testcluster.Cluster) {
