@@ -107,6 +107,11 @@ func (l *Log) begin(pos LogPosition, plan cutPlan) {
 		}
 		l.mu.segments = append(l.mu.segments, s)
 	}
+	// A log may be opened again in the process that trimmed it, before both copies of
+	// the table name the new start: see Trim.
+	for _, first := range plan.trimmed {
+		l.mu.trimmed = append(l.mu.trimmed, newSegment(l, first, false))
+	}
 	if !pos.Exists {
 		pos.SegIndex, pos.SegOffset, pos.SegBytes = 0, 0, 0
 	}
@@ -133,6 +138,7 @@ func checkPosition(p LogPosition) error {
 // cutPlan says what to do with the files of a log's directory.
 type cutPlan struct {
 	segments []waypoint // that stay, oldest first
+	trimmed  []waypoint // below the start: a copy of the table may still name them
 	remove   []string
 }
 
@@ -146,11 +152,13 @@ func planCut(names []string, pos LogPosition) (cutPlan, error) {
 		if i, o, ok := parseSegmentName(name); ok {
 			if pos.Exists && i > pos.StartIndex && i <= pos.SegIndex {
 				plan.segments = append(plan.segments, waypoint{index: i, offset: o})
+			} else if pos.Exists && i <= pos.StartIndex {
+				plan.trimmed = append(plan.trimmed, waypoint{index: i, offset: o})
 			} else {
 				plan.remove = append(plan.remove, name)
 			}
 		} else if i, _, ok := parseSegmentName(stem + segmentSuffix); ok && stem != name {
-			if !pos.Exists || i <= pos.StartIndex || i > pos.SegIndex {
+			if !pos.Exists || i > pos.SegIndex {
 				plan.remove = append(plan.remove, name)
 			}
 		} else if i, ok := parseAuxName(strings.TrimSuffix(name, tempSuffix)); ok {
