@@ -202,10 +202,13 @@ func (rt *retainer) clockDoubt(ctx context.Context, r *replica, now time.Time) s
 		asked   sync.WaitGroup
 		nodes   = 0
 	)
+	// Of the wall's time: if that was set meanwhile, what was asked before is of another.
+	now = now.Round(0)
 	for i, a := range others {
 		nodes++
 		answers[i] = rt.clocks[a.Node]
-		if a.Node != rt.cfg.Node && (answers[i].at.IsZero() || now.Sub(answers[i].at) >= clockGood) {
+		age := now.Sub(answers[i].at)
+		if a.Node != rt.cfg.Node && (answers[i].at.IsZero() || age < 0 || age >= clockGood) {
 			answers[i] = clockWord{}
 			asked.Go(func() {
 				if ahead, err := rt.askClock(ctx, a.Node, r.address); err == nil {
