@@ -38,6 +38,7 @@ type fill struct {
 	state  []byte // side file, as far as it came
 
 	staged *storage.StagedLog // nil: nothing yet
+	start  storage.Index      // that staged begins behind
 	cut    fillCut            // that staged reaches, if err is nil
 	begin  storage.Begin      // the reset that makes staged the replica's log
 	err    error
@@ -228,6 +229,9 @@ func (f *fill) begins(ctx context.Context, cut fillCut) error {
 		return err // another one may have more
 	case held:
 		return fmt.Errorf("%w: it holds entry %d", errNoFill, cut.last)
+	case f.staged != nil && cut.aux < f.start && cut.start.Index < f.start:
+		f.drop() // its producer state is of before what is staged here begins with
+		return raftlog.Retry(malformed("a fill with the producer state of entry %d, behind a log that begins with entry %d", cut.aux, f.start+1))
 	case f.staged != nil:
 		return nil
 	case cut.first != cut.start.Index+1:
@@ -235,7 +239,7 @@ func (f *fill) begins(ctx context.Context, cut fillCut) error {
 	}
 	f.staged, err = f.m.cfg.Store.StageLog(st, reset, cut.start)
 	if err == nil {
-		f.begin.Reset = reset
+		f.begin.Reset, f.start = reset, cut.start.Index
 	}
 	return err
 }
