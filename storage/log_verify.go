@@ -7,6 +7,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"math"
 	"slices"
 	"sort"
 
@@ -102,8 +103,25 @@ func (v *Verifier) Segment() Index { return v.in }
 // log's start if its place was trimmed meanwhile. A *DamageError says that the frame
 // of entry Next is not what was written, or not there: Repair, or Skip. ErrClosed:
 // the log is.
-func (v *Verifier) Step(maxBytes int) (n int64, err error) {
-	for n < int64(maxBytes) {
+func (v *Verifier) Step(maxBytes int) (n int64, err error) { return v.step(maxBytes, math.MaxUint64) }
+
+// Reread reads what Repair wrote, and no more. The errors are those of Step.
+func (v *Verifier) Reread() (n int64, err error) {
+	until := v.fix + 1
+	for v.at.index < until {
+		read, err := v.step(rereadChunk, until)
+		if n += read; read == 0 || err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+const rereadChunk = 128 << 10
+
+// step reads on, but no entry at or beyond until.
+func (v *Verifier) step(maxBytes int, until Index) (n int64, err error) {
+	for n < int64(maxBytes) && v.at.index < until {
 		view, err := v.log.view()
 		if err != nil {
 			return n, err
@@ -120,7 +138,9 @@ func (v *Verifier) Step(maxBytes int) (n int64, err error) {
 		if k+1 < len(view.segments) {
 			r.limit = view.segments[k+1].first.index
 		}
-		read, err := v.segment(&r, k)
+		whole := r.limit
+		r.limit = min(r.limit, until)
+		read, err := v.segment(&r, k, whole)
 		n, v.buf = n+read, r.buf
 		if err != nil && !errors.Is(err, ErrCompacted) {
 			return n, err
@@ -129,8 +149,9 @@ func (v *Verifier) Step(maxBytes int) (n int64, err error) {
 	return n, nil
 }
 
-// segment reads on in segment k, and goes to the next one behind its end.
-func (v *Verifier) segment(r *reading, k int) (n int64, err error) {
+// segment reads on in segment k, up to the reading's limit, and goes to the next one
+// behind its end, where the entry last begins.
+func (v *Verifier) segment(r *reading, k int, last Index) (n int64, err error) {
 	hd, end, err := r.pin(k)
 	if err != nil {
 		return 0, err
@@ -160,6 +181,9 @@ func (v *Verifier) segment(r *reading, k int) (n int64, err error) {
 		if err != nil {
 			return n, err
 		}
+	}
+	if v.at.index == r.limit && r.limit < last {
+		return n, nil
 	}
 	if err := r.checkEnd(k, v.at, end); err != nil {
 		return n, err
@@ -232,6 +256,8 @@ func (v *Verifier) repair(frames []byte) error {
 		return v.insert(k, frames)
 	case len(first) == 0 && v.at.index <= last:
 		return fmt.Errorf("no frame of entry %d", v.at.index)
+	case len(first) == 0 && size <= v.at.pos:
+		return errors.New("the segment holds all of its entries: what follows it is not what belongs there")
 	case last == pos.LastIndex && (end.pos > pos.SegBytes || end.index > last && end.pos != pos.SegBytes):
 		return fmt.Errorf("entry %d would end at byte %d of %d", end.index-1, end.pos, pos.SegBytes)
 	}
@@ -286,7 +312,7 @@ func fitting(b []byte, g GroupID, at waypoint, last Index, room int64) ([]byte, 
 		if err != nil {
 			return nil, at, err
 		}
-		if at.pos > 0 && at.pos <= room && at.pos+int64(frameHeader+size) > room {
+		if at.pos > 0 && at.pos+int64(frameHeader+size) > room {
 			break
 		}
 		rest = rest[frameHeader+size:]

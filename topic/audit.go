@@ -41,6 +41,13 @@ func (s *sums) note(sum storage.SegmentSum) {
 	s.all[sum.First] = sum
 }
 
+// is reports whether a segment has a digest.
+func (s *sums) is(sum storage.SegmentSum) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[sum.First] == sum
+}
+
 // from returns those of segments from an entry on, oldest first, and forgets those
 // that are no longer of the log, which begins behind start.
 func (s *sums) from(first, start storage.Index) []storage.SegmentSum {
@@ -170,8 +177,7 @@ func (s *scrubber) audit(r *replica) {
 	for _, sum := range mine {
 		switch result, agreed := audit(sum, known[sum.First], len(place.Replicas)); result {
 		case minority:
-			wrong = true
-			s.replace(r, sum, agreed, known[sum.First])
+			wrong = !s.replace(r, sum, agreed, known[sum.First]) || wrong
 		case undecided:
 			wrong = true
 			s.damaged(r, sum.First, fmt.Errorf("topic: the replicas of %v differ in the entries %d to %d, and no majority agrees: a person has to look", r.address, sum.First, sum.Last))
@@ -182,8 +188,9 @@ func (s *scrubber) audit(r *replica) {
 	}
 }
 
-// replace gets a segment from nodes that have what the majority agrees upon.
-func (s *scrubber) replace(r *replica, mine, agreed storage.SegmentSum, others map[raftlog.NodeID]storage.SegmentSum) {
+// replace gets a segment from nodes that have what the majority agrees upon, and
+// reports whether it is that now, or no longer of the log.
+func (s *scrubber) replace(r *replica, mine, agreed storage.SegmentSum, others map[raftlog.NodeID]storage.SegmentSum) bool {
 	reason := fmt.Errorf("topic: the entries %d to %d of %v are not what a majority of its replicas has", mine.First, mine.Last, r.address)
 	s.damaged(r, mine.First, reason)
 	p := patient{address: r.address, group: r.where().Group, replica: r.id}
@@ -195,19 +202,26 @@ func (s *scrubber) replace(r *replica, mine, agreed storage.SegmentSum, others m
 	slices.Sort(p.others)
 	v := s.verifier(r, mine.First)
 	for v.Segment() == mine.First && s.life.Err() == nil {
+		last := v.Next()
 		n, err := s.Manager.repair(s.life, p, r.group.Log(), v)
-		if r.repaired.Add(n); err != nil {
-			s.damaged(r, v.Next(), fmt.Errorf("%w; and none of those could give it: %w", reason, err))
-			r.group.SetDamaged(true)
-			return // the next round tries again
+		r.repaired.Add(n)
+		if errors.Is(err, storage.ErrCompacted) || errors.Is(err, storage.ErrClosed) {
+			return true
 		}
-		for v.Segment() == mine.First && v.Next() <= v.Repaired() {
-			if n, err := v.Step(scrubStep); n == 0 || err != nil && !errors.As(err, new(*storage.DamageError)) {
-				return // closed, or trimmed
-			} else if err != nil {
-				break
-			}
+		if err == nil {
+			_, err = v.Reread()
+		}
+		if err == nil && v.Segment() == mine.First && v.Next() > agreed.Last {
+			_, err = v.Step(1) // what was too much is cut
+		}
+		if err == nil && v.Segment() == mine.First && v.Next() == last {
+			err = errors.New("what was written is not there")
+		}
+		if err != nil {
+			s.damaged(r, last, fmt.Errorf("%w; got from those, it is not right: %w", reason, err))
+			r.group.SetDamaged(true)
+			return false // the next round tries again
 		}
 	}
-	s.sound(r)
+	return r.sums.is(agreed)
 }

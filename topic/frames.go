@@ -71,7 +71,7 @@ type patient struct {
 }
 
 // repair gets what is damaged at a verifier's place from another replica. It returns
-// how many bytes came.
+// how many bytes came. storage.ErrCompacted: it is not of the log any more.
 func (m *Manager) repair(ctx context.Context, p patient, log *storage.Log, v *storage.Verifier) (int64, error) {
 	err := error(ErrNoReplica)
 	for _, node := range p.others {
@@ -81,9 +81,12 @@ func (m *Manager) repair(ctx context.Context, p patient, log *storage.Log, v *st
 				continue
 			}
 		}
-		if err = v.Repair(frames); err == nil || errors.Is(err, storage.ErrCompacted) {
+		if err = v.Repair(frames); err == nil {
 			m.stats.repaired.Add(uint64(len(frames)))
 			return int64(len(frames)), nil
+		}
+		if errors.Is(err, storage.ErrCompacted) {
+			return 0, err
 		}
 	}
 	return 0, err

@@ -1,6 +1,7 @@
 package topic_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type cluster struct {
 	t       *testing.T
 	genesis metastore.Genesis
 	config  func(*topic.Config)
+	segment int64 // size of segments; 0: 256 KiB
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -92,7 +94,7 @@ func (c *cluster) startAll() {
 func (c *cluster) start(id raftlog.NodeID) *node {
 	c.t.Helper()
 	fs := c.disks[id]
-	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test", JournalFileSize: 256 << 10, SegmentSize: 256 << 10})
+	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test", JournalFileSize: 256 << 10, SegmentSize: cmp.Or(c.segment, 256<<10)})
 	require.NoError(c.t, err)
 	if self := store.Identity(); self.Node == 0 { // a proof is of a cluster
 		self.ClusterID, self.Node = c.genesis.ClusterID, id

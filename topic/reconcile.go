@@ -132,6 +132,11 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 			rc.forgive(at)
 		}
 	}
+	for at := range rc.mends {
+		if !wanted[at.incarnation] && rc.mended(at) {
+			delete(rc.mends, at)
+		}
+	}
 	for at := range rc.lapses {
 		if !wanted[at.incarnation] {
 			delete(rc.lapses, at)

@@ -2,6 +2,7 @@ package topic
 
 import (
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -16,20 +17,34 @@ import (
 type mending struct {
 	done chan struct{} // closed when nobody mends any more
 	got  int64         // bytes; then the reconciler's
+
+	pause time.Duration
+	again time.Time // not before, if nothing came
 }
 
+// lastMend is the longest pause between two tries that were of no help: a side file is
+// not to be had from others, nor the start of a log, and each try reads a segment.
+const lastMend = 10 * time.Minute
+
 // mend begins to repair the log of a replica that is closed, if it was refused or
-// failed for damage. Where that was of no help it is not tried again while the node
-// runs: a side file is not to be had from others, nor the start of a log.
+// failed for damage.
 func (rc *reconciler) mend(topic string, place metastore.Partition, at address, replica storage.ReplicaID, refused error) {
 	var damage *storage.DamageError
-	last := rc.mends[at]
-	if !errors.As(refused, &damage) || last != nil && last.got == 0 {
+	if !errors.As(refused, &damage) {
 		return
 	}
 	d := &mending{done: make(chan struct{})}
+	if last := rc.mends[at]; last != nil {
+		if rc.cfg.Clock.Now().Before(last.again) {
+			return
+		}
+		d.pause = last.pause
+	} else {
+		rc.stats.damages.Add(1)
+	}
+	d.pause = min(max(2*d.pause, firstRetry), lastMend)
+	d.again = rc.cfg.Clock.Now().Add(d.pause)
 	rc.mends[at] = d
-	rc.stats.damages.Add(1)
 	p := patient{at, place.Group, replica, rc.others(place, 0)}
 	log := rc.cfg.Logger.With(zap.String("topic", topic), zap.Uint32("partition", at.partition), zap.Stringer("replica", replica))
 	log.Warn("a replica's log is damaged where it has to be read: getting it from another replica", zap.Error(damage))
@@ -50,12 +65,16 @@ func (rc *reconciler) mend(topic string, place metastore.Partition, at address, 
 
 // mendLog verifies what an open reads of a log, and repairs it.
 func (m *Manager) mendLog(p patient, log *storage.Log) (got int64, err error) {
-	v := log.Verify(log.Position().AuxIndex)
+	v, last := log.Verify(log.Position().AuxIndex), storage.Index(0)
 	for m.life.Err() == nil {
 		n, err := v.Step(scrubStep)
 		m.stats.verified.Add(uint64(n))
 		switch {
 		case errors.As(err, new(*storage.DamageError)):
+			if v.Next() == last {
+				return got, err // it was written, and is not there
+			}
+			last = v.Next()
 			n, err = m.repair(m.life, p, log, v)
 			if got += n; err != nil {
 				return got, err

@@ -122,6 +122,9 @@ func (s *scrubber) admit() {
 	}
 }
 
+// lastHeal is the longest pause between two tries: each reads a segment.
+const lastHeal = 30 * time.Second
+
 // idle is how long the scrubber waits if nothing is due.
 const idle = time.Hour
 
@@ -137,19 +140,17 @@ func (s *scrubber) heal() time.Duration {
 			next = min(next, wait)
 			continue
 		}
-		for len(i.segments) > 0 && s.life.Err() == nil {
-			if err := s.healSegment(r, i.segments[0]); err != nil {
-				i.pause = nextPause(i.pause)
-				i.at = s.cfg.Clock.Now().Add(i.pause)
-				next = min(next, i.pause)
-				break
-			}
-			i.segments = i.segments[1:]
-		}
+		i.segments = slices.DeleteFunc(i.segments, func(first storage.Index) bool {
+			return s.life.Err() == nil && s.healSegment(r, first) == nil
+		})
 		if len(i.segments) == 0 {
 			s.sound(r)
 			delete(s.ill, r)
+			continue
 		}
+		i.pause = min(max(2*i.pause, firstRetry), lastHeal)
+		i.at = s.cfg.Clock.Now().Add(i.pause)
+		next = min(next, i.pause)
 	}
 	return next
 }
@@ -157,14 +158,22 @@ func (s *scrubber) heal() time.Duration {
 // healSegment verifies a segment, and repairs what is not right.
 func (s *scrubber) healSegment(r *replica, first storage.Index) error {
 	v := s.verifier(r, first)
-	begin := v.Segment()
+	begin, last := v.Segment(), storage.Index(0)
 	for v.Segment() == begin {
 		n, err := v.Step(scrubStep)
 		s.stats.verified.Add(uint64(n))
 		var damage *storage.DamageError
 		switch {
 		case errors.As(err, &damage):
-			if err := s.repair(r, v, damage); err != nil {
+			if v.Next() == last { // it was written, and is not there
+				s.damaged(r, last, damage)
+				r.group.SetDamaged(true)
+				return damage
+			}
+			last = v.Next()
+			if err := s.repair(r, v, damage); errors.Is(err, storage.ErrCompacted) || errors.Is(err, storage.ErrClosed) {
+				return nil
+			} else if err != nil {
 				return err
 			}
 		case err != nil:
@@ -183,7 +192,7 @@ func (s *scrubber) healSegment(r *replica, first storage.Index) error {
 func (s *scrubber) repair(r *replica, v *storage.Verifier, damage *storage.DamageError) error {
 	s.damaged(r, v.Next(), damage)
 	n, err := s.Manager.repair(s.life, s.patient(r), r.group.Log(), v)
-	if r.repaired.Add(n); err == nil || s.life.Err() != nil {
+	if r.repaired.Add(n); err == nil || s.life.Err() != nil || errors.Is(err, storage.ErrCompacted) || errors.Is(err, storage.ErrClosed) {
 		return err
 	}
 	reason := fmt.Errorf("%w; no other replica has given it: %w", damage, err)
