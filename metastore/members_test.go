@@ -170,7 +170,7 @@ func TestReplicasWithSkewedClocksStoreEqualStamps(t *testing.T) {
 	})
 }
 
-// Property: H7 (red: every change of a member was loud; the end of a dead mark was quiet; open: routes of clients)
+// Property: H7 (red: every change of a member was loud; the end of a dead mark was quiet)
 func TestHeartbeatsWakeNobody(t *testing.T) {
 	inRaisedCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		leader := c.nodes[1].store

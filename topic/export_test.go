@@ -87,6 +87,15 @@ func (p *Producer) See(t metastore.Topic) bool {
 	return ok
 }
 
+// Knows reports whether the producer sends to a topic by what it knows, without
+// looking it up.
+func (p *Producer) Knows(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v := p.mu.views[name]
+	return v != nil && v.fresh()
+}
+
 // Remembers is how many topics and partitions the producer keeps something of.
 func (p *Producer) Remembers() int {
 	p.mu.Lock()
