@@ -299,7 +299,7 @@ func TestARestartAtAnyMomentOfASnapshot(t *testing.T) {
 	})
 }
 
-// Property: R24 (red: nothing was trimmed; all of the log was; it was at version 1, too; open: partitions)
+// Property: R24 (red: nothing was trimmed; all of the log was; it was at version 1, too)
 //
 // A log that is long begins later, and who was away for all of it gets a
 // snapshot; who was away for a while does not.
@@ -357,7 +357,7 @@ func TestAFollowerBehindTheStartOfTheLog(t *testing.T) {
 	})
 }
 
-// Property: R24 (red: the state was held for ever; no chunk waited; open: that fills of partitions keep to their rate)
+// Property: R24 (red: the state was held for ever; no chunk waited)
 //
 // A state is held for a minute for who lost its stream, and given away no faster
 // than is allowed.
