@@ -98,7 +98,7 @@ func TestClocksJump(t *testing.T) {
 // Of five voters two fall silent: both are marked, since three are a majority. They
 // come back, and nobody is dead.
 //
-// Property: H5, H6 (red: voters never marked while others of them are; a heartbeat that ends no mark; open: a leader that is deaf and leads)
+// Property: H5, H6 (red: voters never marked while others of them are; a heartbeat that ends no mark)
 func TestTwoOfFiveAreMarkedDead(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 102}, func(c *testcluster.Cluster) {
 		t := c.T
