@@ -21,8 +21,13 @@ const (
 	moveTry = 10 * time.Second
 	// lostAfter is how long a destination may be dead before the move is given up.
 	// It is counted by this process's clock from when it saw the mark, so that
-	// neither a jump of the wall clock nor a new leader shortens it.
+	// neither a jump of the wall clock nor a new leader shortens it. A process that
+	// was paused counts anew: it did not see who came back meanwhile.
 	lostAfter = 2 * time.Minute
+	// deadEvery is how often a process looks at the marks of the dead at least, and
+	// pausedAfter how late it does if it was paused. A pass may take moveTry twice.
+	deadEvery   = 5 * time.Second
+	pausedAfter = 2*moveTry + 2*deadEvery
 )
 
 // mover carries out moves: on each node, for the partitions that it leads. It is
@@ -34,6 +39,7 @@ type mover struct {
 	*Manager
 	works  map[address]*moveWork
 	dead   map[storage.NodeID]time.Time // since when this process knows
+	looked time.Time                    // at the marks of the dead
 	failed map[address]time.Time        // when a hand-back failed last
 
 	lastHandBack time.Time
@@ -107,6 +113,9 @@ func (mv *mover) pass() time.Duration {
 	if due := mv.handBack(); due > 0 && (next == 0 || due < next) {
 		next = due
 	}
+	if len(mv.dead) > 0 && (next == 0 || deadEvery < next) {
+		next = deadEvery
+	}
 	return next
 }
 
@@ -135,9 +144,14 @@ func (m *Manager) refresh(r *replica) bool {
 	return true
 }
 
-// noteDead notes since when this process has known that nodes are dead.
+// noteDead notes since when this process has known that nodes are dead, without a
+// break.
 func (mv *mover) noteDead() {
 	now := mv.cfg.Clock.Now()
+	if now.Sub(mv.looked) > pausedAfter {
+		mv.dead = nil
+	}
+	mv.looked = now
 	dead := map[storage.NodeID]time.Time{}
 	for _, m := range mv.cfg.Meta.Members() {
 		if !m.Liveness.Dead {
@@ -245,7 +259,7 @@ func (mv *mover) facts(w *moveWork, now time.Time) *moveFacts {
 	if place.Target == nil {
 		return f
 	}
-	f.destination = mv.destination(place.Target.Add.Node, now)
+	f.destination = mv.destination(place.Target.Add.Node)
 	to, _ := mv.cfg.Meta.Member(place.Target.Add.Node)
 	f.ousts = to.Liveness.Replaces != 0 && to.Liveness.Replaces == nodeOf(place, place.Target.Remove)
 	for _, p := range s.Progress {
@@ -275,15 +289,15 @@ func (mv *mover) givenUp(node storage.NodeID) bool {
 	return ok && m.Liveness.Dead && m.Liveness.Draining()
 }
 
-// destination says what the metadata say of a node.
-func (mv *mover) destination(node storage.NodeID, now time.Time) destination {
+// destination says what the metadata say of a node, and since when, as of this pass.
+func (mv *mover) destination(node storage.NodeID) destination {
 	m, ok := mv.cfg.Meta.Member(node)
 	switch {
 	case !ok || m.Liveness.Draining():
 		return destinationLeaving
 	case !m.Liveness.Dead:
 		return destinationLives
-	case mv.dead[node].IsZero() || now.Sub(mv.dead[node]) < lostAfter:
+	case mv.dead[node].IsZero() || mv.looked.Sub(mv.dead[node]) < lostAfter:
 		return destinationDead
 	}
 	return destinationLost
