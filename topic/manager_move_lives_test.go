@@ -30,7 +30,7 @@ type moment struct {
 func moments() []moment {
 	return []moment{
 		{phase: topic.MoveStarted}, {phase: topic.MoveFills}, {bytes: 1}, {bytes: 700_000}, {bytes: 1_400_000},
-		{phase: topic.MoveSwaps}, {phase: topic.MoveFinished},
+		{phase: topic.MoveSwaps}, {phase: topic.MoveFinished}, {phase: topic.MoveCancelled},
 	}
 }
 
@@ -56,6 +56,8 @@ func TestATopicIsDeletedWhileAReplicaMoves(t *testing.T) {
 func deleteAt(t *testing.T, m moment, down string) {
 	reached := make(chan struct{})
 	reach := sync.OnceFunc(func() { close(reached) })
+	filling := make(chan struct{})
+	fills := sync.OnceFunc(func() { close(filling) })
 	c := newMoves(t, 4, 1, func(cfg *topic.Config) {
 		cfg.FillBytesPerSecond = 1 << 20
 		cfg.OnMove = func(p topic.MoveProgress) {
@@ -78,10 +80,18 @@ func deleteAt(t *testing.T, m moment, down string) {
 		if came += int64(len(b)); m.bytes > 0 && came >= m.bytes {
 			reach()
 		}
+		if came >= 700_000 {
+			fills()
+		}
 		return nil
 	})
 	from, to := c.on("orders", 0)[1], c.off("orders", 0)
 	require.NoError(t, c.node(2).topics.MoveReplica(t.Context(), at("orders", 0), from, to))
+	cancelled := m.phase == topic.MoveCancelled
+	if cancelled {
+		<-filling
+		c.depart(to, metastore.Drains)
+	}
 	<-reached
 	added := c.partition("orders", 0)
 	victim := map[string]raftlog.NodeID{"the new one": to, "the old one": from}[down]
@@ -110,6 +120,9 @@ func deleteAt(t *testing.T, m moment, down string) {
 		require.Equal(t, []string{"new"}, n.dump("orders", 0))
 	}
 	// The new life moves as if nothing had been.
+	if cancelled {
+		c.depart(to, metastore.Stays)
+	}
 	to = c.off("orders", 0)
 	require.NoError(t, c.node(2).topics.MoveReplica(t.Context(), at("orders", 0), c.on("orders", 0)[1], to))
 	c.moved("orders", 0)
