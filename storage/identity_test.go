@@ -104,6 +104,8 @@ func TestOpenRefusesADamagedIdentity(t *testing.T) {
 }
 
 // A lock and unfinished files are no life: the directory counts as empty.
+//
+// Property: D5 (red: a lock counted as something; an unfinished identity did; open: that it is judged before anything is made)
 func TestEmptinessIsJudgedBeforeAnythingIsMade(t *testing.T) {
 	fs := simfs.New(1)
 	require.NoError(t, fs.MkdirAll("/node", 0o755))
