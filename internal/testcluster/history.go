@@ -109,8 +109,9 @@ func (h *history) violations() []string {
 
 // watch returns what member i's next process is watched with.
 func (c *Cluster) watch(i int) *invariant.Watch {
-	l := &life{name: c.members[i].Name, replicas: map[raftlog.ReplicaID]*replicaLife{}}
-	h := c.members[i].history
+	m := c.members[i] // the list grows when a member is added
+	l := &life{name: m.Name, replicas: map[raftlog.ReplicaID]*replicaLife{}}
+	h := m.history
 	return &invariant.Watch{
 		Clock: c.Clock(i),
 		Step: func(core *raftlog.Core, e *raftlog.Effects) {
@@ -125,7 +126,7 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 			})
 		},
 		State: func(at raftlog.Index, hash uint64, err error) {
-			if c.members[i].damaged {
+			if m.damaged {
 				return
 			}
 			c.Acked(i, func() {
