@@ -278,6 +278,19 @@ func (v *Verifier) repair(frames []byte) error {
 	return nil
 }
 
+// Fits reports why frames do not continue what is before entry Next; nil: they do, so
+// that Repair would take the first of them.
+func (v *Verifier) Fits(frames []byte) error {
+	first, _, err := fitting(frames, v.log.group, v.at, math.MaxUint64, math.MaxInt64)
+	if err == nil && len(first) == 0 {
+		err = fmt.Errorf("no frame of entry %d", v.at.index)
+	}
+	if err != nil {
+		err = fmt.Errorf("storage: frames for %s: %w", v.log.dir, err)
+	}
+	return err
+}
+
 // insert puts a segment in behind segment k whose name is missing, and repairs it.
 func (v *Verifier) insert(k int, frames []byte) error {
 	l := v.log

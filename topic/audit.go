@@ -193,7 +193,7 @@ func (s *scrubber) audit(r *replica) {
 func (s *scrubber) replace(r *replica, mine, agreed storage.SegmentSum, others map[raftlog.NodeID]storage.SegmentSum) bool {
 	reason := fmt.Errorf("topic: the entries %d to %d of %v are not what a majority of its replicas has", mine.First, mine.Last, r.address)
 	s.damaged(r, mine.First, reason)
-	p := patient{address: r.address, group: r.where().Group, replica: r.id}
+	p := patient{address: r.address, group: r.where().Group, replica: r.id, agreed: true}
 	for node, sum := range others {
 		if sum == agreed {
 			p.others = append(p.others, node)

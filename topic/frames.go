@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,28 +69,60 @@ type patient struct {
 	group   storage.GroupID
 	replica storage.ReplicaID
 	others  []raftlog.NodeID // that may have what is missing, the likeliest first
+	agreed  bool             // a majority has what any of the others has
 }
 
-// repair gets what is damaged at a verifier's place from another replica. It returns
-// how many bytes came. storage.ErrCompacted: it is not of the log any more.
+// repair gets what is damaged at a verifier's place from other replicas. It returns
+// how many bytes were written. storage.ErrCompacted: it is not of the log any more.
 func (m *Manager) repair(ctx context.Context, p patient, log *storage.Log, v *storage.Verifier) (int64, error) {
-	err := error(ErrNoReplica)
-	for _, node := range p.others {
-		var frames []byte
-		if v.Next() <= log.Position().LastIndex { // else what is there too much is cut
-			if frames, err = m.framesFrom(ctx, node, p, v.Next()); err != nil {
-				continue
-			}
-		}
-		if err = v.Repair(frames); err == nil {
-			m.stats.repaired.Add(uint64(len(frames)))
-			return int64(len(frames)), nil
-		}
-		if errors.Is(err, storage.ErrCompacted) {
+	var frames []byte
+	if v.Next() <= log.Position().LastIndex { // else what is there too much is cut
+		var err error
+		if frames, err = m.vouched(ctx, p, v); err != nil {
 			return 0, err
 		}
 	}
-	return 0, err
+	if err := v.Repair(frames); err != nil {
+		return 0, err
+	}
+	m.stats.repaired.Add(uint64(len(frames)))
+	return int64(len(frames)), nil
+}
+
+// vouched gets the frames at a verifier's place that two other replicas have, or the
+// only one that can be asked and has them. One of them alone is not believed where
+// there is a second: that its frames are whole does not say that they are right, and
+// with this replica's it would be a majority for the audit.
+func (m *Manager) vouched(ctx context.Context, p patient, v *storage.Verifier) ([]byte, error) {
+	var answers [][]byte
+	last := error(ErrNoReplica)
+	for _, node := range p.others {
+		frames, err := m.framesFrom(ctx, node, p, v.Next())
+		if err == nil {
+			err = v.Fits(frames)
+		}
+		if err != nil {
+			last = err
+			continue
+		}
+		if p.agreed {
+			return frames, nil
+		}
+		for _, other := range answers {
+			// Each ends behind a frame, where its sender's damage begins or enough was sent.
+			if n := min(len(frames), len(other)); bytes.Equal(frames[:n], other[:n]) {
+				return frames[:n], nil
+			}
+		}
+		answers = append(answers, frames)
+	}
+	switch len(answers) {
+	case 0:
+		return nil, last
+	case 1:
+		return answers[0], nil
+	}
+	return nil, fmt.Errorf("topic: entry %d of %v: %d other replicas have it, each something else: a person has to look", v.Next(), p.address, len(answers))
 }
 
 // framesFrom gets frames of a replica's log, from an entry on, from another node.

@@ -45,7 +45,7 @@ func (rc *reconciler) mend(topic string, place metastore.Partition, at address, 
 	d.pause = min(max(2*d.pause, firstRetry), lastMend)
 	d.again = rc.cfg.Clock.Now().Add(d.pause)
 	rc.mends[at] = d
-	p := patient{at, place.Group, replica, rc.others(place, 0)}
+	p := patient{address: at, group: place.Group, replica: replica, others: rc.others(place, 0)}
 	log := rc.cfg.Logger.With(zap.String("topic", topic), zap.Uint32("partition", at.partition), zap.Stringer("replica", replica))
 	log.Warn("a replica's log is damaged where it has to be read: getting it from another replica", zap.Error(damage))
 	rc.running.Go(func() {

@@ -238,7 +238,7 @@ func (s *scrubber) tell(r *replica, entry storage.Index, reason error) {
 
 func (s *scrubber) patient(r *replica) patient {
 	leader, _ := r.leader()
-	return patient{r.address, r.where().Group, r.id, s.others(r.where(), leader)}
+	return patient{address: r.address, group: r.where().Group, replica: r.id, others: s.others(r.where(), leader)}
 }
 
 // verify reads on in the round, and returns when it is to be called again.

@@ -427,3 +427,28 @@ func TestTheAuditRepairsTheOneThatDiffers(t *testing.T) {
 		}
 	})
 }
+
+// Property: S4 (red: what the first replica gave was believed)
+//
+// A replica's segment is damaged, and the leader, which is asked first, has something
+// else there than was written, with checksums that are right: its word alone is not
+// taken, and does not become that of a majority.
+func TestWhatOneReplicaAloneSaysIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDamaged(t, 8, 1)
+		want := d.content(1)
+		leader := d.leader("orders", 0).id
+		ill := leader%3 + 1
+		d.forge(leader, 1, 4)
+		require.NoError(t, d.disks[ill].Flip(d.segments(ill)[1], 2_000, 3))
+		require.Equal(t, 1, d.readHere(ill))
+		settle(t, "it is told", func() bool {
+			damage := d.status(ill).Damage
+			return damage != nil && strings.Contains(damage.Error(), "each something else")
+		})
+		pass(11 * time.Minute) // the audit finds which of them is wrong
+		settle(t, "all have what was written", d.equal)
+		require.True(t, slices.Equal(want, d.content(ill)))
+		require.NoError(t, d.status(ill).Damage)
+	})
+}
