@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -88,7 +89,7 @@ func reasons(blocked []Block) string {
 // DecommissionStep is a step of a decommission; its String says what is done.
 type DecommissionStep = membership.Step
 
-// Steps of a decommission that a plan can have, in their order.
+// Steps of a decommission, in their order; a plan never has StepWait.
 const (
 	StepMove     DecommissionStep = membership.StepMove     // its partitions go elsewhere
 	StepBacklog  DecommissionStep = membership.StepBacklog  // it says that it has answered all that it took in
@@ -96,6 +97,7 @@ const (
 	StepMark     DecommissionStep = membership.StepMark     // from here on nothing takes it back
 	StepLeave    DecommissionStep = membership.StepLeave    // it leaves the metadata's group
 	StepRemove   DecommissionStep = membership.StepRemove   // its record ends
+	StepWait     DecommissionStep = membership.StepWait     // something else has to end first: Progress.Reason says what
 )
 
 // ReplicaMove is a replica of a partition that goes to another node.
@@ -289,6 +291,8 @@ func (p *parts) progress(m metastore.Member) (at Progress, err error) {
 	if at.Replicas, _, err = p.meta.Load(m.Node); err != nil || !m.Liveness.Draining() {
 		return at, err
 	}
+	next := p.steward.Next(m.Node)
+	at.Step, at.Reason = next.Step, next.Reason
 	plan, err := p.planDecommission(m, m.Liveness.Departure == DrainsForced, false)
 	at.Blocked = plan.Blocked
 	return at, err
@@ -309,6 +313,12 @@ type Progress struct {
 	Departure Departure
 	Replicas  uint64 // of partitions, that are still to be moved off
 	Done      bool   // it is no member any more
+	// Step is what is to be done next, as far as this node knows; of a member that
+	// stays or is out there is none. Reason is what it waits for, such as records that
+	// the node took in and has not answered (StepBacklog); empty: nothing, or it is not
+	// known here. The node that leads the metadata knows it.
+	Step   DecommissionStep
+	Reason string
 	// Blocked is what it waits for and does not come by itself, as far as this node
 	// can tell: see Block. Other partitions may be moved meanwhile.
 	Blocked []Block
@@ -328,10 +338,27 @@ func (p Progress) String() string {
 	switch {
 	case p.Done:
 		return p.Name + " is out of the cluster"
-	case len(p.Blocked) > 0:
-		return fmt.Sprintf("%s %v, with %d replicas; it waits: %s", p.Name, p.Departure, p.Replicas, reasons(p.Blocked))
 	}
-	return fmt.Sprintf("%s %v, with %d replicas", p.Name, p.Departure, p.Replicas)
+	text := fmt.Sprintf("%s %v, with %d replicas", p.Name, p.Departure, p.Replicas)
+	if p.Step != membership.StepNone {
+		text += "; next: " + p.Next()
+	}
+	if len(p.Blocked) > 0 {
+		text += "; it waits: " + reasons(p.Blocked)
+	}
+	return text
+}
+
+// Next is Step and Reason in words: empty if there is no step, and without the reason
+// if Blocked says the same.
+func (p Progress) Next() string {
+	switch {
+	case p.Step == membership.StepNone:
+		return ""
+	case p.Reason == "", slices.ContainsFunc(p.Blocked, func(b Block) bool { return b.Reason == p.Reason }):
+		return p.Step.String()
+	}
+	return p.Step.String() + ": " + p.Reason
 }
 
 // Wait returns nil when the node is out of the cluster. ErrDecommissionCancelled

@@ -13,9 +13,10 @@ import (
 
 // A node leaves that took a record in which it cannot deliver: it does not reach who
 // leads the partition. It takes in no more and stays a member, whoever leads the
-// metadata; once it reaches the partition the record is answered, and it goes.
+// metadata, and every node says what it waits for; once it reaches the partition the
+// record is answered, and it goes.
 //
-// Property: D1 (red: a node that drains said that nothing is left; it went on to take records in)
+// Property: D1 (red: a node that drains said that nothing is left; it went on to take records in; Progress left out the step, or what the leader, or the node itself, knows of it)
 func TestANodeThatLeavesDeliversWhatItTookIn(t *testing.T) {
 	all := newChronicle()
 	config := func(cfg *stele.Config) { cfg.NoLeaderRebalance, cfg.Events = true, all.events(cfg.Name) }
@@ -68,6 +69,17 @@ func TestANodeThatLeavesDeliversWhatItTookIn(t *testing.T) {
 			require.ErrorIs(t, err, stele.ErrDraining)
 			require.Equal(t, stele.OutcomeRetry, stele.OutcomeOf(err))
 			require.Empty(t, answered)
+			require.Equal(t, stele.StepBacklog, at.Step)
+			for i := range c.Size() {
+				shown := c.Node(i).Decommissions()
+				require.Len(t, shown, 1)
+				require.Equal(t, stele.StepBacklog, shown[0].Step, "member %d shows it", i)
+				if i == leaver || i == c.MetadataLeader() {
+					require.Regexp(t, "drains, with 0 replicas; next: deliver its backlog: it accepted [0-9]+ bytes of records that it has not answered$", shown[0].String())
+				} else {
+					require.Regexp(t, "; next: deliver its backlog$", shown[0].String(), "member %d does not know more", i)
+				}
+			}
 			steps := all.noticed(stele.NoticeStep)
 			require.Contains(t, steps[len(steps)-1].Reason, "deliver its backlog: it accepted")
 			require.NoError(t, c.Node(asked).TransferLeadership(ctx, stele.TopicPartition{}, c.Member(asked).Name))

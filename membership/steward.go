@@ -312,3 +312,31 @@ func (s *Steward) Plan(node raftlog.NodeID, force bool) (Plan, error) {
 	f := Outline(s.cfg.Rules, s.cfg.Meta.Members(), s.cfg.Group.Status().Conf, leader, s.load)
 	return PlanDecommission(f, node, force)
 }
+
+// Next says what is to be done next for a member that leaves, as far as this node
+// knows: whoever leads knows all of it, the member itself what it has not answered,
+// and others say StepBacklog without a reason as long as they cannot tell. It is
+// StepNone for a member that stays, and for none.
+func (s *Steward) Next(node raftlog.NodeID) Next {
+	f := s.Facts()
+	var b Backlog
+	if f.Leads {
+		if k := f.member(node); k != nil {
+			s.mu.Lock()
+			b = s.mu.tenure.backlogOf(k)
+			s.mu.Unlock()
+		}
+	} else {
+		leader, _ := s.cfg.Meta.Leader()
+		f = Outline(s.cfg.Rules, s.cfg.Meta.Members(), s.cfg.Group.Status().Conf, leader, s.load)
+	}
+	if node == s.cfg.Place.Node {
+		b.Asked = true
+		b.Known, b.Count = s.cfg.Backlog()
+	}
+	n := NextStep(f, node, b)
+	if n.Step == StepBacklog && !b.Asked && n.Blocked == 0 {
+		n.Reason = "" // it may have told who leads
+	}
+	return n
+}

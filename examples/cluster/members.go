@@ -19,8 +19,9 @@ Members lists the nodes of the cluster: what each is in the metadata's raft grou
 partitions it holds, and the replicas that are on their way to or from it. Of two
 lives of one name, as after the loss of a disk, the higher ID is the newer one.
 A node that was killed is alive, and then dead, when it was not heard for 30 s.
-Below it says what a decommission waits for, if that does not come by itself, and
-whether a recovery was forced, and what it still holds.
+Below it says what is to be done next for a node that leaves, and what that waits
+for; whether a recovery was forced, and what it still holds. What the node took in
+and has not answered is known to itself and to the one that leads: ask that one.
 `
 
 func runMembers(ctx context.Context, args []string, io console) error {
@@ -51,6 +52,9 @@ func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
 		fmt.Fprintf(out, "%s/%d is on its way to %s%s\n", m.Topic, m.Partition, m.To, instead)
 	}
 	for _, m := range a.Members {
+		if m.Next != "" {
+			fmt.Fprintf(out, "%s leaves; next: %s\n", m.Name, m.Next)
+		}
 		for _, b := range m.Blocked {
 			fmt.Fprintf(out, "%s waits to leave: %s\n", m.Name, b.Reason)
 		}
@@ -178,8 +182,8 @@ func (c *client) watchOut(ctx context.Context, last departureAnswer, out io.Writ
 			return nil
 		case m.Departure == "":
 			return fmt.Errorf("the decommission of %s was taken back", last.Name)
-		case m.Departure != last.Departure || uint64(m.Replicas) != last.Replicas || !slices.Equal(m.Blocked, last.Blocked):
-			last.Departure, last.Replicas, last.Blocked = m.Departure, uint64(m.Replicas), m.Blocked
+		case m.Departure != last.Departure || uint64(m.Replicas) != last.Replicas || m.Next != last.Next || !slices.Equal(m.Blocked, last.Blocked):
+			last.Departure, last.Replicas, last.Next, last.Blocked = m.Departure, uint64(m.Replicas), m.Next, m.Blocked
 			last.print(out)
 		}
 		select {
@@ -192,6 +196,9 @@ func (c *client) watchOut(ctx context.Context, last departureAnswer, out io.Writ
 
 func (a *departureAnswer) print(out io.Writer) {
 	fmt.Fprintf(out, "%s %s; partitions still to move: %d\n", a.Name, a.Departure, a.Replicas)
+	if a.Next != "" {
+		fmt.Fprintf(out, "%s next: %s\n", a.Name, a.Next)
+	}
 	for _, b := range a.Blocked {
 		fmt.Fprintf(out, "%s waits: %s\n", a.Name, b.Reason)
 	}

@@ -35,7 +35,10 @@ func TestMembersTable(t *testing.T) {
 		return all
 	}
 	p := metastore.Partition{Index: 3, Replicas: on(1, 2), Target: &metastore.Target{Add: metastore.Assignment{Node: 4, Replica: 99}, Remove: 12}}
-	leaving := []stele.Progress{{Node: 2, Blocked: []stele.Block{{Code: stele.BlockVoters, Reason: "add a node"}}}}
+	leaving := []stele.Progress{
+		{Node: 2, Step: stele.StepMove, Reason: "1 partition replicas are to be moved", Blocked: []stele.Block{{Code: stele.BlockVoters, Reason: "add a node"}}},
+		{Node: 5, Step: stele.StepBacklog, Reason: "it is dead", Blocked: []stele.Block{{Code: stele.BlockDead, Reason: "it is dead"}}},
+	}
 	a := describeMembers(stele.Cluster{Leader: 1, Strays: []stele.ReplicaID{77}, Members: []stele.Member{
 		member(1, "a", stele.SeatVoter, stele.Liveness{}),
 		member(2, "b", stele.SeatVoter, stele.Liveness{Departure: stele.Drains}),
@@ -55,7 +58,10 @@ d     4   learner, observer  alive                 1m30s ago  d:1      0        
 e     5   none               dead, drains, forced  1m30s ago  e:1      0         -
 c     6   learner            alive                 1m30s ago  c:1      0         -
 lines/3 is on its way to d, instead of b
+b leaves; next: move its partitions: 1 partition replicas are to be moved
 b waits to leave: add a node
+e leaves; next: deliver its backlog
+e waits to leave: it is dead
 replica 77 is in the metadata's group, and no member is it: forget -replica 77
 `, "\n"), out.String())
 }

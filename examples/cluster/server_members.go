@@ -47,6 +47,9 @@ type memberInfo struct {
 	MovesIn   int       `json:"moves_in"`  // replicas that it is getting
 	MovesOut  int       `json:"moves_out"` // replicas that are to go when others have them
 	Departure string    `json:"departure,omitempty"`
+	// Next is what is to be done next for a node that leaves, as far as the node that
+	// answers knows, and what it waits for.
+	Next string `json:"next,omitempty"`
 	// Blocked is what a node that leaves waits for, if that does not come by itself.
 	Blocked []blockInfo `json:"blocked,omitempty"`
 }
@@ -66,6 +69,9 @@ type departureAnswer struct {
 	Departure string `json:"departure"`
 	Replicas  uint64 `json:"replicas"` // of partitions, that are still to be moved off
 	Done      bool   `json:"done"`     // it is no member any more
+	// Next is what is to be done next, as far as the node that answers knows, and what
+	// it waits for.
+	Next string `json:"next,omitempty"`
 	// Blocked is what it waits for and what does not come by itself.
 	Blocked []blockInfo `json:"blocked,omitempty"`
 }
@@ -133,7 +139,7 @@ func describeMembers(c stele.Cluster, topics []stele.Topic, leaving []stele.Prog
 	}
 	for _, l := range leaving {
 		if i, ok := at[l.Node]; ok {
-			a.Members[i].Blocked = blocksOf(l.Blocked)
+			a.Members[i].Next, a.Members[i].Blocked = l.Next(), blocksOf(l.Blocked)
 		}
 	}
 	of := func(id stele.NodeID, f func(*memberInfo)) {
@@ -287,6 +293,6 @@ func writeDeparture(w http.ResponseWriter, status int, d *stele.Decommission) er
 	if err != nil {
 		return fmt.Errorf("it has begun; where it stands is not known: %w", err)
 	}
-	writeJSON(w, status, departureAnswer{at.Name, uint64(at.Node), at.Departure.String(), at.Replicas, at.Done, blocksOf(at.Blocked)})
+	writeJSON(w, status, departureAnswer{at.Name, uint64(at.Node), at.Departure.String(), at.Replicas, at.Done, at.Next(), blocksOf(at.Blocked)})
 	return nil
 }
