@@ -329,7 +329,7 @@ func (r *recovery) beginAnew() error {
 		}
 		if err == nil {
 			reason := fmt.Sprintf("a forced recovery to epoch %d went on from the metadata of another node (plan %v)", r.plan.To, r.plan.ID)
-			return r.store.QuarantineDir(metaName, reason)
+			return r.store.QuarantineDir(metaName, storage.Reason{Kind: storage.ReasonRecovery, Text: reason, At: clock.System().Now()})
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func (h *Host) Destroy(ctx context.Context, r ReplicaID, p proof.Proof) (storage
 	if err != nil {
 		return storage.Destroyed{}, err
 	}
-	done, err := h.cfg.Store.DestroyReplica(p, st)
+	done, err := h.cfg.Store.DestroyReplica(p, st, h.cfg.Clock.Now())
 	switch {
 	case proof.IsRefused(err):
 		return done, Refused(err)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stelelog/stele/internal/proof"
 )
@@ -71,11 +72,12 @@ func (s *Store) DestroyTopic(p proof.Proof) (Destroyed, error) {
 // DestroyReplica unlinks the directory of a replica that was set aside, and what
 // is in quarantine of it. p says that this replica was removed from its group, or
 // that its topic's incarnation is dead. The directory is moved to quarantine
-// first, so that nothing is ever unlinked in topics/. Errors as of DestroyTopic.
+// first, with the time at by the caller's clock, so that nothing is ever unlinked
+// in topics/. Errors as of DestroyTopic.
 //
 // The state is that of the replica in the journal: raftlog.Host.Destroy is who
 // calls, and lets the journal forget it then.
-func (s *Store) DestroyReplica(p proof.Proof, st ReplicaState) (Destroyed, error) {
+func (s *Store) DestroyReplica(p proof.Proof, st ReplicaState, at time.Time) (Destroyed, error) {
 	id := s.home.current()
 	inc, _ := st.Incarnation()
 	if err := p.Covers(id.ClusterID, id.Epoch, inc, uint64(st.Group), uint64(st.Replica)); err != nil {
@@ -84,7 +86,7 @@ func (s *Store) DestroyReplica(p proof.Proof, st ReplicaState) (Destroyed, error
 	if st.Status != ReplicaSetAside {
 		return Destroyed{}, fmt.Errorf("storage: destroy %v: it was not set aside", st.Replica)
 	}
-	d, err := s.logs.destroyReplica(st)
+	d, err := s.logs.destroyReplica(st, at)
 	if err != nil {
 		err = fmt.Errorf("storage: destroy %v in %s: %w", st.Replica, st.Dir, err)
 	}
@@ -162,14 +164,14 @@ func isReplicaBase(base string) bool {
 
 // destroyReplica moves a replica's directory to quarantine, if it is in topics/,
 // and destroys what is there of it.
-func (s *logSet) destroyReplica(st ReplicaState) (Destroyed, error) {
+func (s *logSet) destroyReplica(st ReplicaState, at time.Time) (Destroyed, error) {
 	topic, base, ok := topicOf(st.Dir)
 	name, inc, named := parseTopicBase(base)
 	replica := strings.TrimPrefix(st.Dir, topic+"/")
 	if !ok || !named || !isReplicaBase(replica) || !strings.HasSuffix(replica, "."+strconv.FormatUint(uint64(st.Replica), 10)) {
 		return Destroyed{}, errors.New("its directory is not one that a replica has")
 	}
-	kept, err := s.asideReplica(st, topic, name, inc, base+"."+replica)
+	kept, err := s.asideReplica(st, topic, name, inc, base+"."+replica, Reason{ReasonMovedAway, "its place is elsewhere", at})
 	if err != nil || len(kept.Kept) > 0 {
 		return kept, err
 	}
@@ -177,7 +179,7 @@ func (s *logSet) destroyReplica(st ReplicaState) (Destroyed, error) {
 }
 
 // asideReplica moves the directory of a replica out of its topic's.
-func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnation, stem string) (kept Destroyed, err error) {
+func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnation, stem string, why Reason) (kept Destroyed, err error) {
 	from, err := s.path(st.Dir)
 	if err != nil {
 		return kept, err
@@ -201,7 +203,7 @@ func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnati
 	if err := replaceFile(s.fs, s.fs.PathJoin(from, markerFile), encodeMarker(name, inc)); err != nil {
 		return kept, err
 	}
-	return kept, s.moveAside(from, stem, "its place is elsewhere")
+	return kept, s.moveAside(from, stem, why)
 }
 
 // isOpenIn reports whether the log of a replica's directory is open or staged.

@@ -49,7 +49,7 @@ func topicWithLog(t require.TestingT, s *storage.Store, name string, inc storage
 }
 
 func aside(t require.TestingT, s *storage.Store, name string, inc storage.Incarnation) {
-	require.NoError(t, s.QuarantineTopic(storage.TopicDir{Dir: "topics/" + name + "@" + inc.String()}, "deleted"))
+	require.NoError(t, s.QuarantineTopic(storage.TopicDir{Dir: "topics/" + name + "@" + inc.String()}, because("deleted")))
 }
 
 func quarantined(t require.TestingT, s *storage.Store) (dirs []string) {
@@ -150,46 +150,46 @@ func TestDestroyOneReplica(t *testing.T) {
 		return prooftest.Removed(storage.ClusterID{0xc1}, 2, uint64(st.Group), uint64(r))
 	}
 	for _, p := range []proof.Proof{{}, removed(70), dead(otherIncarnation), prooftest.Removed(storage.ClusterID{0xc1}, 3, uint64(st.Group), 7)} {
-		_, err := s.DestroyReplica(p, st)
+		_, err := s.DestroyReplica(p, st, asideAt)
 		require.ErrorIs(t, err, proof.ErrRefused)
 	}
 	live := st
 	live.Status = storage.ReplicaLive
-	_, err = s.DestroyReplica(removed(7), live)
+	_, err = s.DestroyReplica(removed(7), live, asideAt)
 	require.ErrorContains(t, err, "not set aside")
-	_, err = s.DestroyReplica(removed(70), later)
+	_, err = s.DestroyReplica(removed(70), later, asideAt)
 	require.ErrorContains(t, err, "is open", "before it has a file")
 	require.NoError(t, l.Append(history(1, 3, 10)))
 	for _, dir := range []string{"journal", "topics/x/0.7", topicDir + "/7", topicDir + "/0.70", topicDir, "topics/orders@" + testIncarnation.String() + "/../0.7"} {
 		strange := st
 		strange.Dir = dir
-		_, err = s.DestroyReplica(removed(7), strange)
+		_, err = s.DestroyReplica(removed(7), strange, asideAt)
 		require.Error(t, err, dir)
 	}
 
 	another := "/node/quarantine/orders@" + testIncarnation.String() + ".0.70~1"
 	require.NoError(t, fs.MkdirAll(another, 0o755))
 	writeFile(t, fs, another+"/INCARNATION", storage.EncodeMarker("orders", testIncarnation))
-	got, err := s.DestroyReplica(removed(7), st)
+	got, err := s.DestroyReplica(removed(7), st, asideAt)
 	require.NoError(t, err)
 	require.Equal(t, []string{"quarantine/orders@" + testIncarnation.String() + ".0.7~1"}, got.Dirs)
 	require.Len(t, quarantined(t, s), 1)
 	names, err := fs.List("/node/" + topicDir)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"INCARNATION", "0.70"}, names)
-	got, err = s.DestroyReplica(removed(7), st)
+	got, err = s.DestroyReplica(removed(7), st, asideAt)
 	require.NoError(t, err)
 	require.Zero(t, got.Bytes, "it is gone")
 	require.NoError(t, l.Close())
 
 	// By the death of the topic, and not out of a directory that is another's.
 	writeFile(t, fs, "/node/"+topicDir+"/INCARNATION", storage.EncodeMarker("orders", otherIncarnation))
-	got, err = s.DestroyReplica(dead(testIncarnation), later)
+	got, err = s.DestroyReplica(dead(testIncarnation), later, asideAt)
 	require.NoError(t, err)
 	require.Len(t, got.Kept, 1)
 	require.Empty(t, got.Dirs)
 	writeFile(t, fs, "/node/"+topicDir+"/INCARNATION", storage.EncodeMarker("orders", testIncarnation))
-	got, err = s.DestroyReplica(dead(testIncarnation), later)
+	got, err = s.DestroyReplica(dead(testIncarnation), later, asideAt)
 	require.NoError(t, err)
 	require.Len(t, got.Dirs, 2)
 	require.Empty(t, quarantined(t, s))
@@ -215,7 +215,7 @@ func TestDestroySurvivesACrashAtEveryOperation(t *testing.T) {
 	destroy := func(s *storage.Store, st storage.ReplicaState) error {
 		_, err := s.DestroyTopic(dead(testIncarnation))
 		if err == nil {
-			_, err = s.DestroyReplica(prooftest.Removed(storage.ClusterID{0xc1}, 2, uint64(st.Group), uint64(st.Replica)), st)
+			_, err = s.DestroyReplica(prooftest.Removed(storage.ClusterID{0xc1}, 2, uint64(st.Group), uint64(st.Replica)), st, asideAt)
 		}
 		return err
 	}
@@ -301,9 +301,9 @@ func TestPurgeBesideOpen(t *testing.T) {
 			for i := range pauses {
 				n := 1 + (i+pauses[i])%lives
 				if n < lives {
-					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, "deleted")
+					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, because("deleted"))
 				} else {
-					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n - 1)}, "deleted")
+					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n - 1)}, because("deleted"))
 				}
 			}
 		})
@@ -318,7 +318,7 @@ func TestPurgeBesideOpen(t *testing.T) {
 		requireLog(t, opened[lives], history(1, 3, 10))
 		require.NoError(t, opened[lives].Close())
 		for n := 1; n < lives; n++ {
-			if err := s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, "deleted"); err != nil {
+			if err := s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, because("deleted")); err != nil {
 				require.ErrorContains(t, err, "not exist", "seed %d", seed)
 			}
 			_, err := s.DestroyTopic(dead(inc(n)))

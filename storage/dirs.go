@@ -64,7 +64,8 @@ func ValidateName(name string) error {
 
 // MarkerError says that a topic directory is not what its name says.
 type MarkerError struct {
-	Dir    string // relative to the node's
+	Dir    string     // relative to the node's
+	Kind   ReasonKind // misnamed, unmarked, foreign or damaged
 	Reason string
 	Err    error // nil: the marker was read
 }
@@ -151,7 +152,7 @@ func (s *logSet) checkMarker(rel string) error {
 	}
 	name, inc, ok := parseTopicBase(base)
 	if !ok {
-		return &MarkerError{Dir: topic, Reason: "its name is not that of a topic and an incarnation"}
+		return &MarkerError{Dir: topic, Kind: ReasonMisnamed, Reason: "its name is not that of a topic and an incarnation"}
 	}
 	path, err := s.path(topic)
 	if err != nil {
@@ -159,17 +160,17 @@ func (s *logSet) checkMarker(rel string) error {
 	}
 	text, err := readSmall(s.fs, s.fs.PathJoin(path, markerFile), maxSealedText)
 	if isMissing(err) {
-		return &MarkerError{Dir: topic, Reason: "it has no marker", Err: err}
+		return &MarkerError{Dir: topic, Kind: ReasonUnmarked, Reason: "it has no marker", Err: err}
 	}
 	if err != nil {
-		return &MarkerError{Dir: topic, Reason: "its marker cannot be read", Err: err}
+		return &MarkerError{Dir: topic, Kind: ReasonDamaged, Reason: "its marker cannot be read", Err: err}
 	}
 	haveName, haveInc, err := decodeMarker(text)
 	if err != nil {
-		return &MarkerError{Dir: topic, Reason: "its marker is not whole", Err: err}
+		return &MarkerError{Dir: topic, Kind: ReasonDamaged, Reason: "its marker is not whole", Err: err}
 	}
 	if haveName != name || haveInc != inc {
-		return &MarkerError{Dir: topic, Reason: "its marker names " + topicBase(haveName, haveInc)}
+		return &MarkerError{Dir: topic, Kind: ReasonForeign, Reason: "its marker names " + topicBase(haveName, haveInc)}
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ func TestForeignTopicDirsAreRefused(t *testing.T) {
 			require.Len(t, dirs, 1)
 			require.ErrorAs(t, dirs[0].Foreign, &foreign)
 
-			require.NoError(t, s.QuarantineTopic(dirs[0], "test"))
+			require.NoError(t, s.QuarantineTopic(dirs[0], because("test")))
 			_, err = s.CreateTopicDir("orders", testIncarnation)
 			require.NoError(t, err)
 			var damage *storage.DamageError
@@ -139,23 +139,23 @@ func TestQuarantineKeepsEverything(t *testing.T) {
 	require.NoError(t, l.Append(history(1, 3, 10)))
 	dirs, err := s.TopicDirs()
 	require.NoError(t, err)
-	require.ErrorContains(t, s.QuarantineTopic(dirs[0], "too early"), "is open")
+	require.ErrorContains(t, s.QuarantineTopic(dirs[0], because("too early")), "is open")
 	require.NoError(t, l.Close())
-	require.NoError(t, s.QuarantineTopic(dirs[0], "the topic\nwas deleted"))
-	require.Error(t, s.QuarantineTopic(storage.TopicDir{Dir: "journal"}, "no"))
-	require.Error(t, s.QuarantineTopic(storage.TopicDir{Dir: "topics/x@y/0.7"}, "no"))
+	require.NoError(t, s.QuarantineTopic(dirs[0], because("the topic\nwas deleted")))
+	require.Error(t, s.QuarantineTopic(storage.TopicDir{Dir: "journal"}, because("no")))
+	require.Error(t, s.QuarantineTopic(storage.TopicDir{Dir: "topics/x@y/0.7"}, because("no")))
 
 	base := "orders@" + testIncarnation.String()
 	for n := 2; n <= 3; n++ {
 		_, err := s.CreateTopicDir("orders", testIncarnation)
 		require.NoError(t, err)
-		require.NoError(t, s.QuarantineTopic(dirs[0], fmt.Sprint("again ", n)))
+		require.NoError(t, s.QuarantineTopic(dirs[0], because(fmt.Sprint("again ", n))))
 	}
 	require.NoError(t, fs.MkdirAll("/node/topics/"+strings.Repeat("y", 255), 0o755))
 	dirs, err = s.TopicDirs()
 	require.NoError(t, err)
 	require.Len(t, dirs, 1)
-	require.NoError(t, s.QuarantineTopic(dirs[0], "no topic"))
+	require.NoError(t, s.QuarantineTopic(dirs[0], because("no topic")))
 
 	fs = fs.Crash(simfs.Strict)
 	require.NoError(t, s.Close())
@@ -164,10 +164,10 @@ func TestQuarantineKeepsEverything(t *testing.T) {
 	moved, err := s.Quarantined()
 	require.NoError(t, err)
 	require.Equal(t, []storage.QuarantinedDir{
-		{Dir: "quarantine/" + base + "~1", From: base, Number: 1, Reason: "the topic\nwas deleted"},
-		{Dir: "quarantine/" + base + "~2", From: base, Number: 2, Reason: "again 2"},
-		{Dir: "quarantine/" + base + "~3", From: base, Number: 3, Reason: "again 3"},
-		{Dir: "quarantine/" + strings.Repeat("y", 240) + "~1", From: strings.Repeat("y", 255), Number: 1, Reason: "no topic"},
+		{Dir: "quarantine/" + base + "~1", From: base, Number: 1, Reason: because("the topic\nwas deleted")},
+		{Dir: "quarantine/" + base + "~2", From: base, Number: 2, Reason: because("again 2")},
+		{Dir: "quarantine/" + base + "~3", From: base, Number: 3, Reason: because("again 3")},
+		{Dir: "quarantine/" + strings.Repeat("y", 240) + "~1", From: strings.Repeat("y", 255), Number: 1, Reason: because("no topic")},
 	}, moved)
 	names, err := fs.List("/node/quarantine/" + base + "~1/0.7")
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestQuarantineSurvivesACrashAtEveryOperation(t *testing.T) {
 		dirs, err := s.TopicDirs()
 		require.NoError(t, err)
 		fs.SetHook(simfs.CrashAt(fs.Ops() + at))
-		qerr := s.QuarantineTopic(dirs[0], "because")
+		qerr := s.QuarantineTopic(dirs[0], because("because"))
 		for _, survival := range []simfs.Survival{simfs.Strict, simfs.Random, simfs.Random, simfs.Kill} {
 			after := openStore(t, fs.Crash(survival))
 			here, err := after.TopicDirs()
@@ -200,7 +200,8 @@ func TestQuarantineSurvivesACrashAtEveryOperation(t *testing.T) {
 				require.Len(t, there, 1)
 			}
 			for _, d := range there {
-				require.Equal(t, "because", d.Reason)
+				require.NoError(t, d.ReasonErr)
+				require.Equal(t, because("because"), d.Reason)
 			}
 			for range here {
 				requireLog(t, openLog(t, after, l.Position()), history(1, 3, 10))

@@ -43,9 +43,9 @@ func DecodeMarker(b []byte) (string, Incarnation, error) { return decodeMarker(b
 
 func EncodeFormat() []byte { return encodeSealed(formatKind, formatVersion, nil) }
 
-func EncodeReason(from, reason string) []byte { return encodeReason(from, reason) }
+func EncodeReason(from string, why Reason) []byte { return encodeReason(from, why) }
 
-func DecodeReason(b []byte) (string, string, error) { return decodeReason(b) }
+func DecodeReason(b []byte) (string, Reason, error) { return decodeReason(b) }
 
 // The seals make the checksums of an input right, so that a fuzz test gets past
 // them. They change b or return a copy.

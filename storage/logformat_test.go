@@ -34,7 +34,7 @@ func TestGoldenFormats(t *testing.T) {
 		"aux.hex":      storage.EncodeAux(3, 17, []byte("what it knows")),
 		"IDENTITY":     storage.EncodeIdentity(id),
 		"INCARNATION":  storage.EncodeMarker("orders", testIncarnation),
-		"REASON":       storage.EncodeReason("orders@00", "no record\nnames it"),
+		"REASON":       storage.EncodeReason("orders@00", because("no record\nnames it")),
 		"FORMAT":       storage.EncodeFormat(),
 	} {
 		path := filepath.Join("testdata", "logs", name)
@@ -124,7 +124,7 @@ func FuzzSealedTexts(f *testing.F) {
 	f.Add(storage.EncodeIdentity(storage.Identity{Name: "n", Genesis: []byte("g")}))
 	f.Add(storage.EncodeIdentity(storage.Identity{Name: "n", Recovering: storage.Recovering{Epoch: 1}, Fenced: 1}))
 	f.Add(storage.EncodeMarker("orders", testIncarnation))
-	f.Add(storage.EncodeReason("a", "b"))
+	f.Add(storage.EncodeReason("a", because("b")))
 	f.Add(storage.EncodeFormat())
 	f.Add([]byte("stele topic 1\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -137,7 +137,12 @@ func FuzzSealedTexts(f *testing.F) {
 			if name, inc, err := storage.DecodeMarker(b); err == nil {
 				require.Equal(t, b, storage.EncodeMarker(name, inc))
 			}
-			_, _, _ = storage.DecodeReason(b)
+			if from, why, err := storage.DecodeReason(b); err == nil {
+				haveFrom, have, err := storage.DecodeReason(storage.EncodeReason(from, why))
+				require.NoError(t, err)
+				require.Equal(t, from, haveFrom)
+				require.Equal(t, why, have)
+			}
 		}
 	})
 }

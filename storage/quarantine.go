@@ -12,13 +12,10 @@ import (
 //	quarantine/<name>@<incarnation>.<partition>.<replica>~<n>/   of one replica
 //
 // n counts from 1, so that the same incarnation can be moved aside again. The
-// reason is written before the directory is renamed: whatever is in quarantine
-// says why. Nothing in it is ever opened as a log.
+// reason (reason.go) is written before the directory is renamed: whatever is in
+// quarantine says why. Nothing in it is ever opened as a log.
 const (
 	quarantineDir = "quarantine"
-	reasonFile    = "REASON"
-	reasonKind    = "quarantine"
-	reasonVersion = 1
 
 	// maxQuarantined is the length to which a name is cut that no topic has.
 	maxQuarantined = 240
@@ -29,17 +26,20 @@ type QuarantinedDir struct {
 	Dir    string // relative to the node's
 	From   string // what it was called in topics/, of a replica with '.' for '/'
 	Number uint64 // n of its name
-	Reason string // empty: there is none that is whole
+	// Reason is why it is there. ReasonErr says that there is none to be read:
+	// it is missing, or not whole, and Reason is zero.
+	Reason    Reason
+	ReasonErr error
 }
 
 // QuarantineTopic moves a directory of topics/ aside, whatever is in it. The
 // move is durable on return; after an error it may or may not have happened. No
 // log in it may be open. Safe for concurrent use.
-func (s *Store) QuarantineTopic(dir TopicDir, reason string) error {
+func (s *Store) QuarantineTopic(dir TopicDir, reason Reason) error {
 	return s.logs.quarantine(dir.Dir, reason)
 }
 
-func (s *logSet) quarantine(rel, reason string) error {
+func (s *logSet) quarantine(rel string, reason Reason) error {
 	topic, base, ok := topicOf(rel)
 	if !ok || topic != rel {
 		return fmt.Errorf("storage: quarantine %s: it is not a topic directory", rel)
@@ -59,7 +59,10 @@ func (s *logSet) quarantine(rel, reason string) error {
 	return nil
 }
 
-func (s *logSet) moveAside(from, base, reason string) error {
+func (s *logSet) moveAside(from, base string, reason Reason) error {
+	if err := reason.Kind.validate(); err != nil {
+		return err
+	}
 	to := s.fs.PathJoin(s.root, quarantineDir)
 	if err := s.fs.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -130,35 +133,14 @@ func listQuarantined(fsys FS, root string) ([]QuarantinedDir, error) {
 		}
 		d := QuarantinedDir{Dir: quarantineDir + "/" + name, From: stem, Number: number}
 		text, err := readSmall(fsys, fsys.PathJoin(root, quarantineDir, name, reasonFile), maxSealedText)
+		var from string
 		if err == nil {
-			if from, reason, err := decodeReason(text); err == nil {
-				d.From, d.Reason = from, reason
-			}
+			from, d.Reason, err = decodeReason(text)
+		}
+		if d.ReasonErr = err; err == nil {
+			d.From = from
 		}
 		dirs = append(dirs, d)
 	}
 	return dirs, nil
-}
-
-// encodeReason makes the sealed text
-//
-//	stele quarantine 1
-//	from "<name in topics/>"
-//	reason "<sentence>"
-//	crc32c <8 hexadecimal digits>
-func encodeReason(from, reason string) []byte {
-	return encodeSealed(reasonKind, reasonVersion, []field{
-		{"from", strconv.Quote(from)}, {"reason", strconv.Quote(reason)}})
-}
-
-func decodeReason(text []byte) (from, reason string, err error) {
-	v, err := decodeSealed(text, "from", "reason")
-	if err != nil {
-		return "", "", err
-	}
-	if from, err = strconv.Unquote(v[0]); err != nil {
-		return "", "", err
-	}
-	reason, err = strconv.Unquote(v[1])
-	return from, reason, err
 }

@@ -58,7 +58,7 @@ func LockDir(fsys FS, dir string) (io.Closer, error) {
 // quarantine. A directory that is not there was moved before, or never made:
 // nil. The move is durable on return; after an error it may or may not have
 // happened. Nothing in it may be open.
-func (s *Store) QuarantineDir(name, reason string) error {
+func (s *Store) QuarantineDir(name string, reason Reason) error {
 	from, err := s.logs.path(name)
 	if err != nil {
 		return err

@@ -41,19 +41,19 @@ func TestADirectoryInRecoveryIsNotOpened(t *testing.T) {
 func TestADirectoryIsMovedIntoQuarantine(t *testing.T) {
 	fs := simfs.New(1)
 	s := openStore(t, fs)
-	require.NoError(t, s.QuarantineDir("meta", "there is none"))
+	require.NoError(t, s.QuarantineDir("meta", because("there is none")))
 	require.NoError(t, fs.MkdirAll("/node/meta", 0o755))
 	writeFile(t, fs, "/node/meta/state", []byte("bytes"))
-	require.NoError(t, s.QuarantineDir("meta", "another one goes on"))
-	require.NoError(t, s.QuarantineDir("meta", "it was moved"))
-	require.Error(t, s.QuarantineDir("journal", "never"))
-	require.Error(t, s.QuarantineDir("../other", "never"))
+	require.NoError(t, s.QuarantineDir("meta", because("another one goes on")))
+	require.NoError(t, s.QuarantineDir("meta", because("it was moved")))
+	require.Error(t, s.QuarantineDir("journal", because("never")))
+	require.Error(t, s.QuarantineDir("../other", because("never")))
 	require.NoError(t, s.Close())
 
 	s = openStore(t, fs.Crash(simfs.Strict))
 	dirs, err := s.Quarantined()
 	require.NoError(t, err)
-	require.Equal(t, []storage.QuarantinedDir{{Dir: "quarantine/meta~1", From: "meta", Number: 1, Reason: "another one goes on"}}, dirs)
+	require.Equal(t, []storage.QuarantinedDir{{Dir: "quarantine/meta~1", From: "meta", Number: 1, Reason: because("another one goes on")}}, dirs)
 	require.NoError(t, s.Close())
 }
 

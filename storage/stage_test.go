@@ -293,7 +293,7 @@ func TestAStagedLogIsLeftAlone(t *testing.T) {
 	require.Equal(t, []string{name}, reopen())
 	dirs, err := s.TopicDirs()
 	require.NoError(t, err)
-	require.ErrorContains(t, s.QuarantineTopic(dirs[0], "because"), "is open")
+	require.ErrorContains(t, s.QuarantineTopic(dirs[0], because("because")), "is open")
 	_, err = staged.Finish()
 	require.NoError(t, err)
 	require.Equal(t, []string{name}, reopen(), "finished and not yet taken")
@@ -308,7 +308,7 @@ func TestAStagedLogIsLeftAlone(t *testing.T) {
 	require.NoError(t, staged.Abandon())
 	require.NoError(t, fs.MkdirAll("/node/"+st.Dir+"/00000000000000000005.reset", 0o755))
 	require.Empty(t, reopen())
-	require.NoError(t, s.QuarantineTopic(dirs[0], "because"))
+	require.NoError(t, s.QuarantineTopic(dirs[0], because("because")))
 	_, err = s.StageLog(st, testReset, src.Start())
 	var marker *storage.MarkerError
 	require.ErrorAs(t, err, &marker, "the topic is gone")

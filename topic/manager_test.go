@@ -195,7 +195,8 @@ func TestDeletedTopicsTakeNoRecords(t *testing.T) {
 			q, err := n.store.Quarantined()
 			require.NoError(t, err)
 			require.Len(t, q, 1)
-			require.Equal(t, "deleted", q[0].Reason)
+			require.Equal(t, storage.ReasonDeleted, q[0].Reason.Kind)
+			require.False(t, q[0].Reason.At.IsZero())
 		}
 		require.ErrorIs(t, by.topics.DeleteTopic(t.Context(), "orders"), metastore.ErrTopicNotFound)
 	})

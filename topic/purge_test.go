@@ -21,7 +21,7 @@ func (c *cluster) requireSetAside(id storage.NodeID, replicas int) {
 	require.NoError(c.t, err)
 	require.Empty(c.t, offline.TopicDirs)
 	require.Len(c.t, offline.Quarantined, 1)
-	require.Equal(c.t, "deleted", offline.Quarantined[0].Reason)
+	require.Equal(c.t, storage.ReasonDeleted, offline.Quarantined[0].Reason.Kind)
 	for _, r := range offline.Replicas {
 		if strings.HasPrefix(r.Dir, "topics/") {
 			require.Equal(c.t, storage.ReplicaSetAside, r.Status, r.Dir)

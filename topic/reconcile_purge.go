@@ -105,7 +105,7 @@ func (rc *reconciler) sweep(ctx context.Context) ([]metastore.NodeAssignment, er
 			}
 			lives[t.Dir] = t.Incarnation
 		case ok || t.Name == "": // no replica can have been opened in it
-			if err := rc.quarantine(t, "its name is not that of a topic"); err != nil {
+			if err := rc.quarantine(t, storage.ReasonMisnamed, "its name is not that of a topic"); err != nil {
 				return nil, err
 			}
 		default:
@@ -142,10 +142,10 @@ func below(replica, topic string) bool {
 // their directory waits for the topic's end.
 func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) (gone bool, err error) {
 	t, err := rc.cfg.Meta.TopicByIncarnation(d.Incarnation)
-	reason := "no record of the metadata names it"
+	kind, text := storage.ReasonUnknown, "no record of the metadata names it"
 	switch {
 	case err == nil && t.State == metastore.TopicDeleted:
-		reason = "deleted"
+		kind, text = storage.ReasonDeleted, "its topic was deleted"
 	case err == nil:
 		return false, nil
 	case !errors.Is(err, metastore.ErrTopicNotFound):
@@ -154,16 +154,16 @@ func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) (gone bool, e
 	if err := rc.setAside(ctx, d); err != nil {
 		return false, err
 	}
-	return true, rc.quarantine(d.TopicDir, reason)
+	return true, rc.quarantine(d.TopicDir, kind, text)
 }
 
-func (rc *reconciler) quarantine(t storage.TopicDir, reason string) error {
-	err := rc.cfg.Store.QuarantineTopic(t, reason)
+func (rc *reconciler) quarantine(t storage.TopicDir, kind storage.ReasonKind, text string) error {
+	err := rc.cfg.Store.QuarantineTopic(t, storage.Reason{Kind: kind, Text: text, At: rc.cfg.Clock.Now()})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // an attempt that failed later on has moved it
 	}
 	if err == nil {
-		rc.cfg.Logger.Info("a topic's directory was moved to quarantine", zap.String("dir", t.Dir), zap.String("reason", reason))
+		rc.cfg.Logger.Info("a topic's directory was moved to quarantine", zap.String("dir", t.Dir), zap.String("kind", string(kind)), zap.String("reason", text))
 	}
 	return err
 }

@@ -79,6 +79,7 @@ type topicDir struct {
 
 type quarantine struct {
 	Dir    string `json:"dir"`
+	Kind   string `json:"kind"`
 	Reason string `json:"reason"`
 }
 
@@ -220,7 +221,7 @@ func inspectDir(dir string) *directory {
 		d.note(t.Foreign)
 	}
 	for _, q := range off.Quarantined {
-		d.Quarantined = append(d.Quarantined, quarantine{q.Dir, q.Reason})
+		d.Quarantined = append(d.Quarantined, quarantine{q.Dir, string(q.Reason.Kind), q.Reason.Text})
 	}
 	for _, st := range off.Replicas {
 		g, err := inspectGroup(off, st)
