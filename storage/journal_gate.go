@@ -12,7 +12,48 @@ import (
 // A refusal is a bug of the caller. It is as final as a failed write, because
 // the caller's idea of what is durable is wrong.
 type gate struct {
-	replicas map[ReplicaID]*progress
+	replicas  map[ReplicaID]*progress
+	destroyed destroyedIDs
+}
+
+// DestroyedError refuses to begin a replica under the id of one that was
+// destroyed: late messages of that one would vouch for the new one's log. Ids are
+// allocated once, so this is a bug of whoever allocates them.
+type DestroyedError struct {
+	Group   GroupID
+	Replica ReplicaID
+}
+
+func (e *DestroyedError) Error() string {
+	return fmt.Sprintf("storage: %v of %v was destroyed: no replica begins under its id again", e.Replica, e.Group)
+}
+
+// destroyedIDs are the last replicas that were destroyed: in this process, and in
+// the journal that it replayed. They are not all, since a node may destroy any
+// number of them: who allocates ids must not rest on it.
+type destroyedIDs struct {
+	known map[ReplicaID]bool
+	order []ReplicaID // a ring, once it is full
+	next  int
+}
+
+const maxDestroyed = 8192
+
+func (d *destroyedIDs) add(r ReplicaID) {
+	if d.known == nil {
+		d.known = map[ReplicaID]bool{}
+	}
+	if d.known[r] {
+		return
+	}
+	if len(d.order) < maxDestroyed {
+		d.order = append(d.order, r)
+	} else {
+		delete(d.known, d.order[d.next])
+		d.order[d.next] = r
+		d.next = (d.next + 1) % maxDestroyed
+	}
+	d.known[r] = true
 }
 
 // progress is the end of what the journal holds of a replica.
@@ -24,8 +65,8 @@ type progress struct {
 	last  Index
 }
 
-func newGate(states []ReplicaState) gate {
-	g := gate{replicas: make(map[ReplicaID]*progress, len(states))}
+func newGate(states []ReplicaState, destroyed destroyedIDs) gate {
+	g := gate{replicas: make(map[ReplicaID]*progress, len(states)), destroyed: destroyed}
 	for i := range states {
 		st := &states[i]
 		g.replicas[st.Replica] = &progress{
@@ -49,6 +90,8 @@ func (g *gate) admit(frames []Frame) error {
 func (g *gate) admitFrame(f *Frame) error {
 	p := g.replicas[f.Replica]
 	switch {
+	case f.Kind == FrameCreated && g.destroyed.known[f.Replica]:
+		return &DestroyedError{f.Group, f.Replica}
 	case p == nil && f.Kind != FrameCreated:
 		return errors.New("no such replica")
 	case p != nil && p.group != f.Group:
@@ -76,6 +119,7 @@ func (g *gate) admitFrame(f *Frame) error {
 		p.reset, p.last, p.hard = f.Begin.Reset, f.Begin.Index, beginHard(p.hard, f.Begin)
 	case FrameDestroyed:
 		delete(g.replicas, f.Replica)
+		g.destroyed.add(f.Replica)
 	case FrameSetAside:
 		p.live = false
 	default:

@@ -149,7 +149,7 @@ func (j *journal) settle(r *recovered) error {
 			j.mu.copies[slot] = tableAt{c.generation, c.salt}
 		}
 	}
-	j.writing.gate = newGate(r.states)
+	j.writing.gate = newGate(r.states, r.destroyed)
 	if j.broken.noRotation {
 		return j.goOn(r)
 	}

@@ -21,6 +21,8 @@ type recovered struct {
 	atProven []ReplicaState // as of proven
 	after    []Frame        // what follows proven, without carries
 	states   []ReplicaState // as of the end
+
+	destroyed destroyedIDs // in what was replayed
 }
 
 // link is a generation that is replayed, from its beginning to end; the newest
@@ -199,7 +201,7 @@ func (r *recovered) settleProven(p *replay) error {
 	if err := last.applyTo(p); err != nil {
 		return err
 	}
-	r.after, r.states = last.frames, p.capture()
+	r.after, r.states, r.destroyed = last.frames, p.capture(), p.destroyed
 	return nil
 }
 

@@ -7,7 +7,8 @@ import (
 
 // replay is what the frames read so far say of all replicas.
 type replay struct {
-	states map[ReplicaID]*ReplicaState
+	states    map[ReplicaID]*ReplicaState
+	destroyed destroyedIDs
 }
 
 func newReplay(rows []ReplicaState) *replay {
@@ -50,6 +51,7 @@ func (r *replay) applyFrame(f *Frame) error {
 		*st = st.After(f.Begin)
 	case FrameDestroyed:
 		delete(r.states, f.Replica)
+		r.destroyed.add(f.Replica)
 	case FrameSetAside:
 		st.Status = ReplicaSetAside
 		st.Tail = nil
