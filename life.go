@@ -34,6 +34,7 @@ func (n *Node) live(p *parts, place membership.Joined, joined bool) {
 		n.running.Go(func() {
 			var removed *membership.RemovedError
 			if err := f(n.life); errors.As(err, &removed) {
+				p.host.Retire() // whom nobody knows any more is not told by raft
 				n.fail(err)
 			}
 		})

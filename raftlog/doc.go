@@ -77,7 +77,8 @@
 // leader that has applied the removal knows it alone: if it loses power then, the
 // others still take the removed one for a voter, may need its vote, and elect
 // nobody for ever if it is gone. For the same reason a replica that applied its
-// own removal goes on voting, until it is told that it is out (Config.Removed).
+// own removal goes on voting, until it is told that it is out (Config.Removed,
+// Host.Retire).
 //
 // A replica that the group was not created with begins with nothing at all: no
 // configuration, no entry. It follows whoever speaks to it as a leader and never

@@ -52,6 +52,21 @@ func (h *Host) closeGroup(ctx context.Context, r ReplicaID, forEver bool) error 
 	return settled
 }
 
+// Retire tells every replica that is open here that it was removed from its group, as
+// Config.Removed does for one: somebody who knows said that this node is out of its
+// cluster for good. They take no part any more, and their role is RoleRemoved. It
+// returns at once, and does nothing on a host that is closed.
+func (h *Host) Retire() {
+	h.mailbox.post(func(in *inbox) {
+		in.calls = append(in.calls, func() {
+			for _, g := range h.loop.groups {
+				g.loop.core.Remove()
+				h.loop.touch(g)
+			}
+		})
+	})
+}
+
 // park takes a group out of all work. It returns nil if it is not open.
 func (l *loop) park(r ReplicaID) *Group {
 	at := slices.IndexFunc(l.groups, func(g *Group) bool { return g.replica == r })

@@ -42,7 +42,7 @@ func removal(n byte, r raftlog.ReplicaID) raftlog.Change {
 // A replica is removed while it hears nothing. Back again it asks for votes,
 // disturbs nobody, is told that it is out, and says so.
 //
-// Property: R20 (red: nobody asked about strangers; the answer not taken in)
+// Property: R20 (red: nobody asked about strangers; the answer not taken in; Retire removed nothing)
 func TestARemovedReplicaLearnsOfIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(t, 1, 3, 2)
@@ -83,6 +83,12 @@ func TestARemovedReplicaLearnsOfIt(t *testing.T) {
 		require.ErrorIs(t, err, raftlog.ErrRemoved)
 		require.NotEqual(t, raftlog.RoleRemoved, out.group(2).Status().Role)
 		c.must(1, "after")
+		out.host.Retire()
+		c.until("it is in the other one still", func() bool { return out.group(2).Status().Role == raftlog.RoleRemoved })
+		c.until("the others do not lead it", func() bool {
+			l := c.leader(2)
+			return l.id != out.id && l.propose(2, "after").Err == nil
+		})
 	})
 }
 
