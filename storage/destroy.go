@@ -52,6 +52,7 @@ type Destroyed struct {
 type KeptDir struct {
 	Dir    string
 	Reason string
+	Busy   bool // it is being read; else it needs a person
 }
 
 // DestroyTopic unlinks all that is in quarantine of the incarnation that p says is
@@ -66,7 +67,7 @@ func (s *Store) DestroyTopic(p proof.Proof) (Destroyed, error) {
 	if err != nil {
 		return Destroyed{}, fmt.Errorf("storage: destroy a topic: %w", err)
 	}
-	return s.logs.destroy(func(q quarantinedName) bool { return q.incarnation == inc })
+	return s.logs.destroy(func(_ string, q quarantinedName) bool { return q.incarnation == inc })
 }
 
 // DestroyReplica unlinks the directory of a replica that was set aside, and what
@@ -91,6 +92,24 @@ func (s *Store) DestroyReplica(p proof.Proof, st ReplicaState, at time.Time) (De
 		err = fmt.Errorf("storage: destroy %v in %s: %w", st.Replica, st.Dir, err)
 	}
 	return d, err
+}
+
+// DestroyQuarantined unlinks one directory in quarantine. p says that the incarnation
+// in its name is dead, or, of the directory of one replica, that this replica was
+// removed from the group. ErrNotQuarantined: there is none of that name. All else is
+// as of DestroyTopic.
+func (s *Store) DestroyQuarantined(p proof.Proof, dir string, group GroupID) (Destroyed, error) {
+	base, _, err := inQuarantine(s.logs.fs, s.logs.root, dir)
+	if err != nil {
+		return Destroyed{}, err
+	}
+	id := s.home.current()
+	q, _ := parseQuarantinedName(base)
+	_, replica, _ := parseReplicaBase(q.replica)
+	if err := p.Covers(id.ClusterID, id.Epoch, q.incarnation, uint64(group), uint64(replica)); err != nil {
+		return Destroyed{}, fmt.Errorf("storage: destroy %s/%s: %w", quarantineDir, base, err)
+	}
+	return s.logs.destroy(func(b string, _ quarantinedName) bool { return b == base })
 }
 
 // Incarnation returns the life of the topic in whose directory the replica's log
@@ -175,7 +194,7 @@ func (s *logSet) destroyReplica(st ReplicaState, at time.Time) (Destroyed, error
 	if err != nil || len(kept.Kept) > 0 {
 		return kept, err
 	}
-	return s.destroy(func(q quarantinedName) bool { return q.incarnation == inc && q.replica == replica })
+	return s.destroy(func(_ string, q quarantinedName) bool { return q.incarnation == inc && q.replica == replica })
 }
 
 // asideReplica moves the directory of a replica out of its topic's.
@@ -195,7 +214,7 @@ func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnati
 	if err := s.checkMarker(topic); err != nil {
 		var foreign *MarkerError
 		if errors.As(err, &foreign) {
-			kept.Kept = []KeptDir{{st.Dir, err.Error()}}
+			kept.Kept = []KeptDir{{Dir: st.Dir, Reason: err.Error()}}
 			return kept, nil
 		}
 		return kept, err
@@ -222,7 +241,7 @@ func (s *logSet) isOpenIn(rel string) bool {
 
 // destroy unlinks the directories in quarantine whose names are meant, if their
 // markers agree.
-func (s *logSet) destroy(meant func(quarantinedName) bool) (all Destroyed, err error) {
+func (s *logSet) destroy(meant func(base string, q quarantinedName) bool) (all Destroyed, err error) {
 	s.destroying.Lock()
 	defer s.destroying.Unlock()
 	root := s.fs.PathJoin(s.root, quarantineDir)
@@ -232,17 +251,22 @@ func (s *logSet) destroy(meant func(quarantinedName) bool) (all Destroyed, err e
 	}
 	for _, base := range bases {
 		q, ok := parseQuarantinedName(base)
-		if !ok || !meant(q) {
+		if !ok || !meant(base, q) {
 			continue
 		}
 		path := s.fs.PathJoin(root, base)
 		if why, err := s.isNot(q, path); err != nil {
 			return all, err
 		} else if why != "" {
-			all.Kept = append(all.Kept, KeptDir{quarantineDir + "/" + base, why})
+			all.Kept = append(all.Kept, KeptDir{Dir: quarantineDir + "/" + base, Reason: why})
+			continue
+		}
+		if !s.startEnding(base) {
+			all.Kept = append(all.Kept, KeptDir{quarantineDir + "/" + base, beingRead, true})
 			continue
 		}
 		bytes, err := s.unlink(path)
+		s.endEnding(base)
 		all.Bytes += bytes
 		if err != nil {
 			return all, fmt.Errorf("storage: destroy %s/%s: %w", quarantineDir, base, err)

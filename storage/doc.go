@@ -38,7 +38,8 @@
 // are a function of the entries alone, so that replicas can be compared file by
 // file. Topic directories carry the incarnation of their topic in their name and
 // in a marker, which is compared at every open, and are moved into quarantine, by
-// name. What is there is unlinked only against a proof (destroy.go).
+// name. What is there can be described and read (Store.Describe, ReadQuarantined),
+// and is unlinked only against a proof (destroy.go).
 //
 //	<dir>/LOCK  FORMAT  IDENTITY
 //	<dir>/journal/<number>.journal  checkpoint.0  checkpoint.1

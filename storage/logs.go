@@ -36,6 +36,7 @@ type logSet struct {
 		failed  map[ReplicaID]failedLog // closed with an error: not to be opened again
 		durable map[string]bool         // directories whose names this process synced
 		named   map[ReplicaID]named
+		use     quarantineUse
 		closed  bool
 	}
 }

@@ -127,20 +127,25 @@ func listQuarantined(fsys FS, root string) ([]QuarantinedDir, error) {
 	}
 	var dirs []QuarantinedDir
 	for _, name := range names {
-		stem, number, ok := parseQuarantined(name)
-		if !ok {
-			continue
+		if _, _, ok := parseQuarantined(name); ok {
+			dirs = append(dirs, readQuarantined(fsys, root, name))
 		}
-		d := QuarantinedDir{Dir: quarantineDir + "/" + name, From: stem, Number: number}
-		text, err := readSmall(fsys, fsys.PathJoin(root, quarantineDir, name, reasonFile), maxSealedText)
-		var from string
-		if err == nil {
-			from, d.Reason, err = decodeReason(text)
-		}
-		if d.ReasonErr = err; err == nil {
-			d.From = from
-		}
-		dirs = append(dirs, d)
 	}
 	return dirs, nil
+}
+
+// readQuarantined reads what a directory says of itself, whose base parseQuarantined
+// takes.
+func readQuarantined(fsys FS, root, base string) QuarantinedDir {
+	d := QuarantinedDir{Dir: quarantineDir + "/" + base}
+	d.From, d.Number, _ = parseQuarantined(base)
+	text, err := readSmall(fsys, fsys.PathJoin(root, quarantineDir, base, reasonFile), maxSealedText)
+	var from string
+	if err == nil {
+		from, d.Reason, err = decodeReason(text)
+	}
+	if d.ReasonErr = err; err == nil {
+		d.From = from
+	}
+	return d
 }
