@@ -65,8 +65,8 @@ func (l *Log) view() (view, error) {
 }
 
 // OpenLog opens the partition log of a live replica at st.Log: everything
-// beyond it is cut. No frame is read, whatever the log's size. A log that is
-// shorter, or missing though it exists, is a *DamageError; a topic directory
+// beyond it is cut. No frame is read, whatever the log's size, and no side file:
+// one that is missing is for who reads it. A log that is shorter, or missing though it exists, is a *DamageError; a topic directory
 // without the marker of its name a *MarkerError. A replica's log can be open
 // once. Files and directories are made by the first Append that needs them.
 // Logs of the replica that st.Log.Reset does not name are unlinked: those that a

@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -65,11 +66,57 @@ func (l *Log) settleAux(i Index) error {
 	return l.logs.fs.Rename(temp, l.auxPath(i))
 }
 
-// ReadAux returns what WriteAux wrote at the entry i. One that is not there is
-// fs.ErrNotExist, one that is not as it was written a *DamageError. Safe beside
+// RewriteAux writes the side file that the position names again, for one that is
+// not as it was written: data is what it held. It is durable on return. Safe beside
 // all other methods.
+func (l *Log) RewriteAux(i Index, data []byte) error {
+	l.syncing.Lock() // what was written aside has its name, or waits for it
+	defer l.syncing.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if err := l.failed(); err != nil {
+		return err
+	}
+	l.mu.RLock()
+	unsettled := slices.Contains(l.mu.aux, i)
+	l.mu.RUnlock()
+	if i == 0 || i != l.writer.pos.AuxIndex || unsettled || len(data) > MaxAux {
+		return fmt.Errorf("storage: side file of %d bytes at entry %d cannot be written again: that of entry %d is the last", len(data), i, l.writer.pos.AuxIndex)
+	}
+	err := l.writeAux(i, data)
+	if err == nil {
+		err = l.settleAux(i)
+	}
+	if err == nil {
+		err = syncDir(l.logs.fs, l.dir)
+	}
+	if err != nil {
+		return l.fail(fmt.Errorf("storage: write aside in %s: %w", l.dir, err))
+	}
+	return nil
+}
+
+// Asides returns the entries of the side files that have a name, oldest first: those
+// that ReadAux may read. Only names are looked at.
+func (l *Log) Asides() (all []Index, err error) {
+	names, err := listSorted(l.logs.fs, l.dir)
+	if isMissing(err) {
+		return nil, nil
+	}
+	for _, name := range names {
+		if i, ok := parseAuxName(name); ok {
+			all = append(all, i)
+		}
+	}
+	return all, err
+}
+
+// ReadAux returns what WriteAux wrote at the entry i. One that is not there is
+// fs.ErrNotExist; if the position names it, or it is not as it was written, it is a
+// *DamageError. Safe beside all other methods.
 func (l *Log) ReadAux(i Index) ([]byte, error) {
-	if _, err := l.view(); err != nil {
+	view, err := l.view()
+	if err != nil {
 		return nil, err
 	}
 	path := l.auxPath(i)
@@ -79,6 +126,9 @@ func (l *Log) ReadAux(i Index) ([]byte, error) {
 	}
 	if isMissing(err) { // it was given its name just now
 		b, err = readSmall(l.logs.fs, path, auxHeader+MaxAux)
+	}
+	if isMissing(err) && i == view.pos.AuxIndex {
+		return nil, &DamageError{Path: path, Reason: "is missing", Err: err}
 	}
 	if err != nil {
 		return nil, err

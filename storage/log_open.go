@@ -146,7 +146,6 @@ type cutPlan struct {
 // Names that are not the log's are left alone.
 func planCut(names []string, pos LogPosition) (cutPlan, error) {
 	var plan cutPlan
-	auxFound := pos.AuxIndex == 0
 	for _, name := range names {
 		stem := strings.TrimSuffix(name, indexSuffix)
 		if i, o, ok := parseSegmentName(name); ok {
@@ -162,14 +161,10 @@ func planCut(names []string, pos LogPosition) (cutPlan, error) {
 				plan.remove = append(plan.remove, name)
 			}
 		} else if i, ok := parseAuxName(strings.TrimSuffix(name, tempSuffix)); ok {
-			auxFound = auxFound || name == auxName(pos.AuxIndex)
 			if i > pos.AuxIndex || strings.HasSuffix(name, tempSuffix) {
 				plan.remove = append(plan.remove, name)
 			}
 		}
-	}
-	if !auxFound {
-		return plan, fmt.Errorf("the side file %s is missing", auxName(pos.AuxIndex))
 	}
 	return plan, plan.check(pos)
 }

@@ -34,11 +34,15 @@ type Streamer interface {
 const fillsServed = 8
 
 // HandleStream serves a stream of another node's manager ("topic.fill",
-// "topic.frames"), until it is done or ctx ends. What went wrong is in the stream; an error means that
-// the stream itself was wrong (Refused) or broke. The caller closes the stream.
+// "topic.frames", "topic.aside"), until it is done or ctx ends. What went wrong is in
+// the stream; an error means that the stream itself was wrong (Refused) or broke. The
+// caller closes the stream.
 func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method string, s Stream) error {
+	send := map[string]func(context.Context, *replica, fillRequest, io.Writer) error{
+		methodFill: m.sendFill, methodFrames: m.sendRange, methodAside: m.sendAside,
+	}[method]
 	switch {
-	case method != methodFill && method != methodFrames:
+	case send == nil:
 		return &metastore.UnsupportedError{Call: method}
 	case ctx == nil:
 		return fmt.Errorf("stream of %v: %w", from, ErrNoContext)
@@ -53,11 +57,12 @@ func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method 
 	if err != nil {
 		return fmt.Errorf("stream of %v: %w", from, err)
 	}
-	send := m.sendFill
-	if method == methodFrames {
-		send = m.sendRange
+	r, done, err := m.filler(from, q)
+	if err == nil {
+		err = send(ctx, r, q, s)
+		done()
 	}
-	if err := send(ctx, from, q, s); err != nil {
+	if err != nil {
 		m.cfg.Logger.Debug("a replica elsewhere was not filled from here",
 			zap.Stringer("other", from), zap.Stringer("replica", q.replica), zap.Error(err))
 		if err := writeFill(s, fillRefused, encodeError(err)); err != nil {
@@ -67,18 +72,41 @@ func (m *Manager) HandleStream(ctx context.Context, from raftlog.NodeID, method 
 	return s.CloseWrite()
 }
 
-func (m *Manager) sendFill(ctx context.Context, from raftlog.NodeID, q fillRequest, w io.Writer) error {
+// filler returns the replica that another node's is filled from, or repaired, if it
+// is one of the same partition. done is called when nothing is sent any more.
+func (m *Manager) filler(from raftlog.NodeID, q fillRequest) (r *replica, done func(), err error) {
 	select {
 	case m.filling <- struct{}{}:
-		defer func() { <-m.filling }()
 	default:
-		return raftlog.Retry(fmt.Errorf("%w: %d replicas are being filled from here", ErrOverloaded, fillsServed))
+		return nil, nil, raftlog.Retry(fmt.Errorf("%w: %d replicas are being filled from here", ErrOverloaded, fillsServed))
 	}
-	r, err := m.serving(q.address)
+	done = func() { <-m.filling }
+	if r, err = m.serving(q.address); err == nil {
+		err = r.gives(from, q)
+	}
 	if err != nil {
-		return err
+		done()
+		return nil, nil, err
 	}
-	cut, err := r.cut(ctx, from, q)
+	return r, done, nil
+}
+
+// gives reports why a replica gives nothing to another node's; nil: it does.
+func (r *replica) gives(from raftlog.NodeID, q fillRequest) error {
+	place := r.where()
+	switch {
+	case r.ending.Load():
+		return ErrTopicDeleted
+	case place.Group != q.group:
+		return malformed("fill of %v, the partition's group is %v", q.group, place.Group)
+	case nodeOf(place, q.replica) != from:
+		return raftlog.Retry(fmt.Errorf("topic: fill %v: no assignment known here says that it is on %v", q.replica, from))
+	}
+	return nil
+}
+
+func (m *Manager) sendFill(ctx context.Context, r *replica, q fillRequest, w io.Writer) error {
+	cut, err := r.cut(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -109,16 +137,7 @@ func (m *Manager) sendFill(ctx context.Context, from raftlog.NodeID, q fillReque
 // its group, so that configuration and log are of the same index. Nothing is
 // sent to one that this configuration does not list: it would not take a log in
 // which it does not occur yet, and a stint that is over must not come back.
-func (r *replica) cut(ctx context.Context, from raftlog.NodeID, q fillRequest) (fillCut, error) {
-	place := r.where()
-	switch {
-	case r.ending.Load():
-		return fillCut{}, ErrTopicDeleted
-	case place.Group != q.group:
-		return fillCut{}, malformed("fill of %v, the partition's group is %v", q.group, place.Group)
-	case nodeOf(place, q.replica) != from:
-		return fillCut{}, raftlog.Retry(fmt.Errorf("topic: fill %v: no assignment known here says that it is on %v", q.replica, from))
-	}
+func (r *replica) cut(ctx context.Context, q fillRequest) (fillCut, error) {
 	start := r.group.Log().Start() // before the rest: it only rises
 	st, err := r.group.State(ctx)
 	if err != nil {

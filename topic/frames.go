@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -20,30 +21,12 @@ import (
 const methodFrames = "topic.frames"
 
 // sendRange answers a question for frames.
-func (m *Manager) sendRange(ctx context.Context, from raftlog.NodeID, q fillRequest, w io.Writer) error {
-	select {
-	case m.filling <- struct{}{}:
-		defer func() { <-m.filling }()
-	default:
-		return raftlog.Retry(fmt.Errorf("%w: %d replicas are being filled from here", ErrOverloaded, fillsServed))
-	}
-	r, err := m.serving(q.address)
-	if err != nil {
-		return err
-	}
-	place := r.where()
-	switch {
-	case r.ending.Load():
-		return ErrTopicDeleted
-	case place.Group != q.group:
-		return malformed("frames of %v, the partition's group is %v", q.group, place.Group)
-	case nodeOf(place, q.replica) != from:
-		return raftlog.Retry(fmt.Errorf("topic: frames for %v: no assignment known here says that it is on %v", q.replica, from))
-	}
+func (m *Manager) sendRange(ctx context.Context, r *replica, q fillRequest, w io.Writer) error {
 	buf := m.borrow()
 	defer m.giveBack(buf)
 	log := r.group.Log()
 	var frames []byte
+	var err error
 	for _, most := range [...]int{fillChunk, 1} { // some of what follows the first may be damaged here
 		frames, _, err = log.Frames(q.next, log.Position().LastIndex+1, most, buf.bytes[:0])
 		if buf.bytes = frames; !errors.As(err, new(*storage.DamageError)) {
@@ -126,35 +109,51 @@ func (m *Manager) vouched(ctx context.Context, p patient, v *storage.Verifier) (
 }
 
 // framesFrom gets frames of a replica's log, from an entry on, from another node.
-func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, p patient, next storage.Index) ([]byte, error) {
-	if m.cfg.Streamer == nil {
-		return nil, ErrNoReplica
-	}
-	ctx, cancel := within(ctx, m.cfg.Clock, fillSilence)
-	defer cancel()
-	s, err := m.cfg.Streamer.OpenStream(ctx, node, methodFrames)
+func (m *Manager) framesFrom(ctx context.Context, node raftlog.NodeID, p patient, next storage.Index) (frames []byte, err error) {
+	err = m.ask(ctx, node, methodFrames, p, next, fillSilence, func(s Stream) error {
+		kind, body, err := readFill(s, nil)
+		switch {
+		case err != nil:
+			return err
+		case kind == fillRefused:
+			return fillError(body)
+		case kind != fillFrames:
+			return malformed("frames as a message of kind %d", kind)
+		}
+		frames = body
+		return nil
+	})
 	if err != nil {
 		return nil, err
+	}
+	m.stats.filledIn.Add(uint64(len(frames)))
+	return frames, m.fillIn.take(ctx, len(frames))
+}
+
+// ask opens a stream to a node that may have what a replica's log is missing, and has
+// the answer read, for no longer than limit.
+func (m *Manager) ask(ctx context.Context, node raftlog.NodeID, method string, p patient, next storage.Index, limit time.Duration, read func(Stream) error) error {
+	if m.cfg.Streamer == nil {
+		return ErrNoReplica
+	}
+	ctx, cancel := within(ctx, m.cfg.Clock, limit)
+	defer cancel()
+	s, err := m.cfg.Streamer.OpenStream(ctx, node, method)
+	if err != nil {
+		return err
 	}
 	defer s.Close()
 	q := fillRequest{address: p.address, group: p.group, replica: p.replica, next: next}
 	if _, err := s.Write(q.encode()); err != nil {
-		return nil, err
+		return err
 	}
-	kind, body, err := readFill(s, nil)
-	switch {
-	case err != nil:
+	if err := read(s); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, err
-	case kind == fillRefused:
-		return nil, fillError(body)
-	case kind != fillFrames:
-		return nil, malformed("frames as a message of kind %d", kind)
+		return err
 	}
-	m.stats.filledIn.Add(uint64(len(body)))
-	return body, m.fillIn.take(ctx, len(body))
+	return nil
 }
 
 // others are the nodes of a partition's replicas but for this one, the leader's first.

@@ -165,15 +165,18 @@ func TestAFillPassesOverDamage(t *testing.T) {
 }
 
 // segments are the segment files of the partition on a node's disk, in order.
-func (c *cluster) segments(id raftlog.NodeID) (paths []string) {
+func (c *cluster) segments(id raftlog.NodeID) []string { return c.files(id, ".seg") }
+
+// files are the files below the topics on a node's disk whose names end so, in order.
+func (c *cluster) files(id raftlog.NodeID, suffix string) (paths []string) {
 	var walk func(dir string)
 	walk = func(dir string) {
 		names, err := c.disks[id].List(dir)
 		if err != nil {
-			return
+			return // a file
 		}
 		for _, name := range names {
-			if path := dir + "/" + name; strings.HasSuffix(name, ".seg") {
+			if path := dir + "/" + name; strings.HasSuffix(name, suffix) {
 				paths = append(paths, path)
 			} else {
 				walk(path)
@@ -183,4 +186,20 @@ func (c *cluster) segments(id raftlog.NodeID) (paths []string) {
 	walk("data/topics")
 	slices.Sort(paths)
 	return paths
+}
+
+// read returns what is in files on a node's disk, behind their names.
+func (c *cluster) read(id raftlog.NodeID, paths []string) (all []string) {
+	for _, path := range paths {
+		f, err := c.disks[id].Open(path)
+		require.NoError(c.t, err)
+		info, err := f.Stat()
+		require.NoError(c.t, err)
+		b := make([]byte, info.Size())
+		_, err = f.ReadAt(b, 0)
+		require.NoError(c.t, err)
+		require.NoError(c.t, f.Close())
+		all = append(all, path[strings.LastIndex(path, "/"):]+string(b))
+	}
+	return all
 }

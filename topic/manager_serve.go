@@ -18,7 +18,7 @@ func Calls() map[string]uint64 {
 	return map[string]uint64{
 		methodProduce: 1, methodFetch: 1, methodOffsets: 1, methodSince: 1, methodSeal: 1,
 		methodFill: 2, methodTransfer: 2, methodLeft: versionOfLeft,
-		methodClock: 3, methodFrames: 3, methodSums: 3,
+		methodClock: 3, methodFrames: 3, methodAside: 3, methodSums: 3,
 	}
 }
 

@@ -1,9 +1,7 @@
 package topic
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -185,9 +183,6 @@ func (p *Partition) loadSnapshot(at storage.LogPosition) (int, error) {
 		return 0, nil
 	}
 	data, err := p.group.Log().ReadAux(at.AuxIndex)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("the log names it: %w", err)
-	}
 	if err != nil {
 		return 0, fmt.Errorf("topic: producer state at entry %d: %w", at.AuxIndex, err)
 	}

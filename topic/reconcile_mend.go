@@ -11,8 +11,8 @@ import (
 )
 
 // mending is a replica that cannot be open since what it has to read of its own log is
-// damaged: the segment that is written last is not whole, or an entry behind the newest
-// side file, which the producers' state is made of. A goroutine of its own gets it from
+// damaged: the segment that is written last is not whole, or the newest side file, or an
+// entry behind it, which the producers' state is made of. A goroutine of its own gets it from
 // the other replicas.
 type mending struct {
 	done chan struct{} // closed when nobody mends any more
@@ -22,8 +22,8 @@ type mending struct {
 	again time.Time // not before, if nothing came
 }
 
-// lastMend is the longest pause between two tries that were of no help: a side file is
-// not to be had from others, nor the start of a log, and each try reads a segment.
+// lastMend is the longest pause between two tries that were of no help: the start of a
+// log is not to be had from others, and each try reads a segment.
 const lastMend = 10 * time.Minute
 
 // mend begins to repair the log of a replica that is closed, if it was refused or
@@ -65,6 +65,9 @@ func (rc *reconciler) mend(topic string, place metastore.Partition, at address, 
 
 // mendLog verifies what an open reads of a log, and repairs it.
 func (m *Manager) mendLog(p patient, log *storage.Log) (got int64, err error) {
+	if got, err = m.mendAside(m.life, p, log); err != nil {
+		return got, err
+	}
 	v, last := log.Verify(log.Position().AuxIndex), storage.Index(0)
 	for m.life.Err() == nil {
 		n, err := v.Step(scrubStep)

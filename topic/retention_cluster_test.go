@@ -2,7 +2,6 @@ package topic_test
 
 import (
 	"errors"
-	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -81,20 +80,11 @@ func (n *node) status() topic.PartitionStatus {
 
 // bytesOf is the size of the files of a node's replicas of a topic.
 func (c *cluster) bytesOf(id raftlog.NodeID, top metastore.Topic) (size int64) {
-	var walk func(dir string)
-	walk = func(dir string) {
-		names, err := c.disks[id].List(dir)
-		if err != nil {
-			return // a file
-		}
-		for _, name := range names {
-			if info, err := c.disks[id].Stat(path.Join(dir, name)); err == nil && strings.HasSuffix(name, ".seg") {
-				size += info.Size()
-			}
-			walk(path.Join(dir, name))
+	for _, p := range c.files(id, ".seg") {
+		if info, err := c.disks[id].Stat(p); err == nil && strings.HasPrefix(p, "data/topics/"+top.Name+"@"+top.Incarnation.String()) {
+			size += info.Size()
 		}
 	}
-	walk("data/topics/" + top.Name + "@" + top.Incarnation.String())
 	return size
 }
 

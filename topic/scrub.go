@@ -257,12 +257,24 @@ func (s *scrubber) verify() time.Duration {
 			s.v = nil
 		}
 	case err == nil && n == 0:
+		s.aside(s.r)
 		s.audit(s.r)
 		s.v = nil
 	case err != nil:
 		s.v = nil
 	}
 	return max(s.pace.due(now, int(n))-paceSlack, 0)
+}
+
+// aside looks at a replica's newest side file, which is read when it is opened next.
+func (s *scrubber) aside(r *replica) {
+	switch n, err := s.mendAside(s.life, s.patient(r), r.group.Log()); {
+	case n > 0:
+		s.stats.damages.Add(1)
+		s.log(r).Warn("the producers' state beside a replica's log was not what was written: it was made again", zap.Int64("bytes", n))
+	case err != nil && s.life.Err() == nil:
+		s.log(r).Error("the producers' state beside a replica's log is not what was written, and could not be made again", zap.Error(err))
+	}
 }
 
 // pick takes the next replica of the round, or begins one that is due.

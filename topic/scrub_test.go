@@ -75,41 +75,8 @@ func newDamaged(t *testing.T, seed uint64, mib int) *damaged {
 	return d
 }
 
-// segments returns the segments of the partition's log on a node.
-func (d *damaged) segments(id raftlog.NodeID) (paths []string) {
-	var walk func(dir string)
-	walk = func(dir string) {
-		names, err := d.disks[id].List(dir)
-		if err != nil {
-			return // a file
-		}
-		for _, name := range names {
-			if path := dir + "/" + name; strings.HasSuffix(name, ".seg") {
-				paths = append(paths, path)
-			} else {
-				walk(path)
-			}
-		}
-	}
-	walk("data/topics")
-	slices.Sort(paths)
-	return paths
-}
-
-func (d *damaged) content(id raftlog.NodeID) (all []string) {
-	for _, path := range d.segments(id) {
-		f, err := d.disks[id].Open(path)
-		require.NoError(d.t, err)
-		info, err := f.Stat()
-		require.NoError(d.t, err)
-		b := make([]byte, info.Size())
-		_, err = f.ReadAt(b, 0)
-		require.NoError(d.t, err)
-		require.NoError(d.t, f.Close())
-		all = append(all, path[strings.LastIndex(path, "/"):]+string(b))
-	}
-	return all
-}
+// content returns the segments of the partition's log on a node, with their names.
+func (d *damaged) content(id raftlog.NodeID) []string { return d.read(id, d.segments(id)) }
 
 // equal reports whether the logs are, byte for byte.
 func (d *damaged) equal() bool {

@@ -100,5 +100,5 @@ func CallsHandled() (names []string) {
 	for name := range (&Manager{}).calls() {
 		names = append(names, name)
 	}
-	return append(names, methodFill, methodFrames)
+	return append(names, methodFill, methodFrames, methodAside)
 }
