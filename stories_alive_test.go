@@ -2,12 +2,14 @@ package stele_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/metastore"
 )
 
 // deadAt are the members that one of them knows to be dead.
@@ -18,6 +20,28 @@ func deadAt(c *testcluster.Cluster, at int) (names []string) {
 		}
 	}
 	return names
+}
+
+// heardAlike is when the members were heard last, if all nodes have applied the same
+// of the metadata: then all of them must say the same.
+func heardAlike(c *testcluster.Cluster) (stamps map[stele.NodeID]metastore.Stamp) {
+	synctest.Wait()
+	for i := range c.Size() {
+		if c.Node(i).Status().Metadata.Applied != c.Node(0).Status().Metadata.Applied {
+			return nil
+		}
+	}
+	for i := range c.Size() {
+		here := map[stele.NodeID]metastore.Stamp{}
+		for _, m := range c.Node(i).Members() {
+			here[m.Node] = m.Liveness.Stamp
+		}
+		if i == 0 {
+			stamps = here
+		}
+		require.Equal(c.T, stamps, here, "member %d", i)
+	}
+	return stamps
 }
 
 // Nobody can speak to anybody for minutes, and nobody is dead: when the network is
@@ -49,9 +73,10 @@ func TestNobodyIsDeadAfterAStretchWithoutLeader(t *testing.T) {
 
 // The time of day jumps, by hours and in both directions, on who leads and on who
 // leads next, as when somebody sets it: nobody is marked dead, and who falls silent
-// is, as soon as at any other time.
+// is, as soon as at any other time. When a member was heard last is what the clock of
+// who leads said, on every node the same.
 //
-// Property: H2 (red: silence measured by the time of day)
+// Property: H1, H2 (red: silence measured by the time of day; each replica stored its own time of day for a heartbeat)
 func TestClocksJump(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 104}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -62,16 +87,26 @@ func TestClocksJump(t *testing.T) {
 		c.Sleep(40 * time.Second) // the version is raised, and who leads may mark the dead
 		for _, by := range []time.Duration{time.Hour, -2 * time.Hour, 5 * time.Hour} {
 			leader := c.MetadataLeader()
-			before := c.Clock(leader).Now()
+			before, begun := c.Clock(leader).Now(), time.Now()
 			c.Jump(leader, by)
 			require.Equal(t, by, c.Clock(leader).Now().Round(0).Sub(before.Round(0)), "the time of day")
 			require.Zero(t, c.Clock(leader).Now().Sub(before), "no time passed")
+			seen := 0
 			for range 80 {
 				for i := range c.Size() {
 					require.Empty(t, deadAt(c, i))
 				}
 				c.Sleep(500 * time.Millisecond)
+				if heard := heardAlike(c); heard != nil {
+					seen++
+					if by > 0 && time.Since(begun) > 15*time.Second {
+						for _, at := range heard {
+							require.InDelta(t, c.Clock(leader).Now().UnixMilli(), at.Time().UnixMilli(), 15_000, "the clock of who leads")
+						}
+					}
+				}
 			}
+			require.Greater(t, seen, 20)
 			next := (leader + 1) % c.Size()
 			acked := l.Acked()
 			require.NoError(t, c.Node(leader).TransferLeadership(t.Context(), stele.TopicPartition{}, c.Member(next).Name))
@@ -86,6 +121,8 @@ func TestClocksJump(t *testing.T) {
 		begun := time.Now()
 		c.Eventually(func() bool { return len(deadAt(c, leader)) == 1 }, "it is marked")
 		require.InDelta(t, 30*time.Second, time.Since(begun), float64(6*time.Second))
+		other := (leader + 2) % c.Size()
+		c.Eventually(func() bool { return len(deadAt(c, other)) == 1 }, "the heartbeat that was judged is the same there")
 		c.Start(silent)
 		c.WaitReady()
 		load.Stop()

@@ -134,7 +134,7 @@ type skewedClock struct {
 
 func (c skewedClock) Now() time.Time { return c.Clock.Now().Add(c.by) }
 
-// Property: H1 (red: each replica added something of its own to the stamp; open: heartbeats over a network)
+// Property: H1 (red: each replica added something of its own to the stamp)
 func TestReplicasWithSkewedClocksStoreEqualStamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
