@@ -15,7 +15,7 @@ import (
 // configured with, and what its metadata say, are addresses where nobody lives; but
 // the leader speaks to it.
 //
-// Property: J7, J14 (red: who speaks and is not known forgotten; open: chains of hints, which TestFourHintsAreFollowed has without raft)
+// Property: J7, J14 (red: who speaks and is not known forgotten)
 func TestAMemberWhoseWholeWorldLeft(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 81}, func(c *testcluster.Cluster) {
 		t := c.T
