@@ -64,8 +64,10 @@ func ValidateName(name string) error {
 
 // MarkerError says that a topic directory is not what its name says.
 type MarkerError struct {
-	Dir    string     // relative to the node's
-	Kind   ReasonKind // misnamed, unmarked, foreign or damaged
+	Dir string // relative to the node's
+	// Kind is misnamed, unmarked, foreign or damaged; empty: the marker could not be
+	// read, or is of a newer release, and may be right.
+	Kind   ReasonKind
 	Reason string
 	Err    error // nil: the marker was read
 }
@@ -163,9 +165,12 @@ func (s *logSet) checkMarker(rel string) error {
 		return &MarkerError{Dir: topic, Kind: ReasonUnmarked, Reason: "it has no marker", Err: err}
 	}
 	if err != nil {
-		return &MarkerError{Dir: topic, Kind: ReasonDamaged, Reason: "its marker cannot be read", Err: err}
+		return &MarkerError{Dir: topic, Reason: "its marker cannot be read", Err: err}
 	}
 	haveName, haveInc, err := decodeMarker(text)
+	if version, e := sealedVersion(markerKind, text); e == nil && version > markerVersion && sealHolds(text) {
+		return &MarkerError{Dir: topic, Reason: "its marker is of a newer release", Err: err}
+	}
 	if err != nil {
 		return &MarkerError{Dir: topic, Kind: ReasonDamaged, Reason: "its marker is not whole", Err: err}
 	}
@@ -194,7 +199,7 @@ func (s *logSet) createTopicDir(name string, inc Incarnation) (string, error) {
 	defer s.topics.Unlock()
 	found, err := exists(s.fs, path)
 	if err == nil && found {
-		err = s.checkMarker(rel)
+		err = s.own(rel)
 	} else if err == nil {
 		err = s.makeTopicDir(path, s.fs.PathJoin(s.root, topicsDir, tempPrefix+base), encodeMarker(name, inc))
 	}

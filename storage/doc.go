@@ -37,9 +37,10 @@
 // verdict and the offsets. It is never truncated by a conflict. Its segments
 // are a function of the entries alone, so that replicas can be compared file by
 // file. Topic directories carry the incarnation of their topic in their name and
-// in a marker, which is compared at every open, and are moved into quarantine, by
-// name. What is there can be described and read (Store.Describe, ReadQuarantined),
-// and is unlinked only against a proof (destroy.go).
+// in a marker, which is compared whenever anything in them is opened, and are
+// moved into quarantine, by name. What is there can be described and read
+// (Store.Describe, ReadQuarantined), and is unlinked only against a proof
+// (destroy.go).
 //
 //	<dir>/LOCK  FORMAT  IDENTITY
 //	<dir>/journal/<number>.journal  checkpoint.0  checkpoint.1
@@ -70,6 +71,8 @@
 //	damage of a partition log             the reader of that range gets a *DamageError,
 //	                                      until a Verifier has written it again from
 //	                                      what another replica has (log_verify.go)
+//	the directory of a topic is another   all logs in it: their calls end with ErrLogClosed,
+//	                                      and what they had is lost here (log_foreign.go)
 //	a torn tail                           is cut: nothing was promised of it
 //	no room for a write                   nothing, while there is ballast to give back; then
 //	                                      as any failed write. Zeros that are written ahead

@@ -34,6 +34,8 @@ type Log struct {
 	ended     atomic.Bool // mu.err is set: no sync claims anything any more
 	hints     hints
 	onDamage  atomic.Pointer[func(Index)]
+	onForeign atomic.Pointer[func(error)]
+	foreign   atomic.Pointer[LogClosedError] // not nil: disowned
 
 	mu struct {
 		sync.RWMutex
@@ -58,6 +60,9 @@ type view struct {
 func (l *Log) view() (view, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	if e := l.foreign.Load(); e != nil {
+		return view{}, e
+	}
 	if l.abandoned.Load() {
 		return view{}, ErrClosed
 	}
@@ -96,7 +101,7 @@ func (s *logSet) openLog(st ReplicaState, damaged bool) (*Log, error) {
 	if err := s.register(l, st.Log.Reset); err != nil {
 		return nil, err
 	}
-	err = s.checkMarker(st.Dir)
+	err = s.own(st.Dir)
 	var names []string
 	if err == nil && damaged {
 		err = l.fillActive(st.Log)

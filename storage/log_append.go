@@ -139,14 +139,8 @@ func (w *writer) roll() error {
 // makeDir makes the log's directory. The one that it is in is there: a topic's
 // directory that was moved away must not come back without its marker.
 func (l *Log) makeDir() error {
-	if topic, _, ok := topicOf(l.rel); ok {
-		path, err := l.logs.path(topic)
-		if err != nil {
-			return err
-		}
-		if _, err := l.logs.fs.Stat(path); err != nil {
-			return err
-		}
+	if err := l.own(); err != nil {
+		return err
 	}
 	return l.logs.fs.MkdirAll(l.dir, 0o755)
 }

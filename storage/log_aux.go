@@ -119,6 +119,9 @@ func (l *Log) ReadAux(i Index) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.own(); err != nil {
+		return nil, err
+	}
 	path := l.auxPath(i)
 	b, err := readSmall(l.logs.fs, path, auxHeader+MaxAux)
 	if isMissing(err) {
@@ -182,7 +185,7 @@ func (s *logSet) checkpointed(rows []ReplicaState) {
 // removeAux removes the side files below keep.
 func (l *Log) removeAux(keep Index) {
 	names, err := l.logs.fs.List(l.dir)
-	if err != nil {
+	if err != nil || l.own() != nil {
 		return
 	}
 	for _, name := range names {

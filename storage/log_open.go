@@ -20,7 +20,7 @@ func (l *Log) cut(pos LogPosition) (names []string, err error) {
 		return nil, fmt.Errorf("storage: list %s: %w", l.dir, err)
 	}
 	if isMissing(err) && (pos.Exists || pos.AuxIndex != 0) {
-		return nil, &DamageError{Path: l.dir, Reason: "the log's directory is missing", Err: err}
+		return nil, lostError(l.dir, "the log's directory is missing", err)
 	}
 	plan, err := planCut(names, pos)
 	if err != nil {

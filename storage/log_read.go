@@ -157,7 +157,7 @@ func (r *reading) readSegment(k int, after func(waypoint) bool) error {
 func (r *reading) pin(k int) (hd *handle, end int64, err error) {
 	s := r.segments[k]
 	if hd, err = r.log.logs.files.pin(s); err != nil {
-		if errors.Is(err, ErrClosed) && !r.log.abandoned.Load() {
+		if errors.Is(err, ErrClosed) && !errors.Is(err, ErrLogClosed) && !r.log.abandoned.Load() {
 			err = ErrCompacted // trimmed since the view was taken, and its file is gone
 		}
 		return nil, 0, err

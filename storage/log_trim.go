@@ -193,6 +193,9 @@ func (l *Log) dropTrimmed(start Index) {
 	drop := l.mu.trimmed[:n]
 	l.mu.trimmed = slices.Clone(l.mu.trimmed[n:])
 	l.mu.Unlock()
+	if n > 0 && l.own() != nil {
+		return
+	}
 	for _, s := range drop {
 		l.logs.files.retire(s)
 		_ = l.logs.fs.Remove(s.path)

@@ -217,6 +217,9 @@ func (v *Verifier) Repair(frames []byte) error {
 	if err := l.failed(); err != nil {
 		return err
 	}
+	if err := l.own(); err != nil {
+		return err
+	}
 	err := v.repair(frames)
 	if err != nil && !errors.Is(err, ErrCompacted) {
 		err = fmt.Errorf("storage: repair entry %d in %s: %w", v.at.index, l.dir, err)

@@ -152,6 +152,9 @@ func (s *logSet) register(l *Log, reset uint64) error {
 	case s.mu.closed:
 		return ErrClosed
 	case s.mu.failed[l.replica].err != nil && s.mu.failed[l.replica].reset == reset:
+		if err := s.mu.failed[l.replica].err; errors.Is(err, ErrLogLost) {
+			return err
+		}
 		return fmt.Errorf("storage: log of %v failed in this process: %w", l.replica, s.mu.failed[l.replica].err)
 	case s.mu.open[l.replica] != nil:
 		return fmt.Errorf("storage: log of %v is open already", l.replica)
@@ -168,7 +171,9 @@ func (s *logSet) unregister(l *Log) {
 		return
 	}
 	delete(s.mu.open, l.replica)
-	if err := l.failed(); err != nil && !errors.Is(err, ErrClosed) {
+	if err := l.lost(); err != nil {
+		s.mu.failed[l.replica] = failedLog{l.Position().Reset, err}
+	} else if err := l.failed(); err != nil && !errors.Is(err, ErrClosed) {
 		s.mu.failed[l.replica] = failedLog{l.Position().Reset, err}
 	}
 }
@@ -187,7 +192,7 @@ func (s *logSet) sync(r ReplicaID) error {
 	if l == nil {
 		return err // a log that was closed without an error was synced
 	}
-	if err := l.Sync(); !errors.Is(err, ErrClosed) {
+	if err := l.Sync(); !errors.Is(err, ErrClosed) || errors.Is(err, ErrLogClosed) {
 		return err
 	}
 	_, err = s.lookup(r) // it was closed meanwhile

@@ -64,18 +64,24 @@ func sealedVersion(kind string, text []byte) (version int, err error) {
 	return version, nil
 }
 
+const sealSize = len("crc32c 00000000\n")
+
+// sealHolds reports whether a text's last line is the checksum of what is before it.
+func sealHolds(text []byte) bool {
+	n := len(text) - sealSize
+	return n >= 0 && string(text[n:]) == fmt.Sprintf("crc32c %08x\n", crc32.Checksum(text[:n], castagnoli))
+}
+
 // decodeSealed checks the seal and returns the values of the keys, which are
 // all there, in that order, and no other.
 func decodeSealed(text []byte, keys ...string) ([]string, error) {
-	const seal = len("crc32c 00000000\n")
-	if len(text) < seal {
+	if len(text) < sealSize {
 		return nil, fmt.Errorf("%w: %d bytes", errSealed, len(text))
 	}
-	body, last := text[:len(text)-seal], text[len(text)-seal:]
-	if want := fmt.Sprintf("crc32c %08x\n", crc32.Checksum(body, castagnoli)); string(last) != want {
+	if !sealHolds(text) {
 		return nil, fmt.Errorf("%w: checksum differs", errSealed)
 	}
-	lines := strings.Split(string(body), "\n")
+	lines := strings.Split(string(text[:len(text)-sealSize]), "\n")
 	if len(lines) != len(keys)+2 || lines[len(lines)-1] != "" {
 		return nil, fmt.Errorf("%w: want %d lines of values", errSealed, len(keys))
 	}

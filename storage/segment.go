@@ -62,6 +62,9 @@ func newSegment(l *Log, first waypoint, writable bool) *segment {
 
 // open opens the file. Only the writer's first use of a new segment makes it.
 func (s *segment) open(fsys FS) (vfs.File, error) {
+	if err := s.log.own(); err != nil {
+		return nil, err
+	}
 	if !s.writable {
 		return s.opened(fsys.Open(s.path))
 	}
