@@ -132,7 +132,7 @@
 //	stele_members_spared               gauge      -          silent voters not marked: too few would be left; of the leader
 //	stele_members_stray                gauge      -          voters on the metadata that no member is; of the leader
 //	stele_members_blocked              gauge      -          of those on their way out, that wait for a person
-//	stele_fenced                       gauge      -          1 if a forced recovery left the node behind
+//	stele_fenced                       gauge      -          1 if the cluster went on in another recovery epoch than the node
 //	stele_fenced_peers_total           counter    -          nodes of an older recovery epoch that spoke to it, each once a minute
 //	stele_join_attempts_total          counter    -          questions to peers, to be taken in or to find the others
 //	stele_leaderless_seconds_total     counter    -          for which the node saw no leader of the metadata
@@ -192,8 +192,8 @@
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
 //	increase(stele_confirmations_total{result="dissent"}[1h]) > 0  the metadata of a node are damaged: the log says whose word differs
-//	stele_fenced == 1                                              only an empty directory helps the node
-//	increase(stele_fenced_peers_total[5m]) > 0                     a node of before a forced recovery is back: stop it
+//	stele_fenced == 1                                              Node.Readiness says what helps, a plan or an empty directory
+//	increase(stele_fenced_peers_total[5m]) > 0                     a node of before a forced recovery is back: the log says what helps
 //	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
 //	increase(stele_log_damages_total[1d]) > 0                      the disk changes bytes: replace it
 //	stele_logs_damaged > 0                                for 10m  no other replica has what is damaged here
@@ -228,7 +228,7 @@
 //	NodeFailed         the node can serve no more until it is opened again
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion
-//	PeerFenced         a node that a forced recovery left behind has come back, and is kept out
+//	PeerFenced         a node of before a forced recovery has come back, and is kept out
 //
 // # What runs
 //

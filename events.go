@@ -73,18 +73,21 @@ type Events struct {
 	// TopicDeleted: this node has applied the end of a topic's deletion. The
 	// topic is as this node knew it last.
 	TopicDeleted func(Topic)
-	// PeerFenced: a node that a forced recovery left behind has come back and speaks
-	// to this one, which keeps it out. It is told once a minute of each at most.
+	// PeerFenced: a node of before a forced recovery speaks to this one, which keeps
+	// it out. It is told once a minute of each at most.
 	PeerFenced func(FencedPeer)
 }
 
 // FencedPeer is what Events.PeerFenced tells: a node of an older recovery epoch.
-// Its directory is to be destroyed.
 type FencedPeer struct {
 	Name  string
 	Addr  string
 	Node  NodeID
 	Epoch uint64 // its recovery epoch
+	// Included: the plan of the recovery includes it, and was not applied to its
+	// directory, which must not be emptied: see EpochFencedError.Plan. Else it was left
+	// behind, as far as this node knows, and comes back only with an empty directory.
+	Included bool
 }
 
 // ReadinessChange is what Events.ReadinessChanged tells.

@@ -39,7 +39,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"members_spared", "Silent voters that are not marked dead, because too few would be left; told by the leader.", nil},
 		{"members_stray", "Voters on the metadata that no member is; told by the leader.", nil},
 		{"members_blocked", "Members on their way out that wait for a person.", nil},
-		{"fenced", "1 if a forced recovery left the node behind.", nil},
+		{"fenced", "1 if the cluster went on in another recovery epoch than the node.", nil},
 		{"fenced_peers_total", "Times that a node of an older recovery epoch spoke, each counted once a minute.", nil},
 		{"join_attempts_total", "Questions of the node to peers, to be taken in or to find the others.", nil},
 		{"leaderless_seconds_total", "Time for which the node saw no leader of the metadata.", nil},

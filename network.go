@@ -125,7 +125,7 @@ func (n *network) CallAddr(ctx context.Context, addr, method string, req []byte)
 	var large *transport.TooLargeError
 	switch {
 	case errors.As(err, &remote) && strings.HasPrefix(remote.Code, fenceCode):
-		n.told(remote.Code)
+		n.told(addr, remote.Code)
 		return nil, raftlog.Refused(err)
 	case unsupported(err):
 		return nil, &metastore.UnsupportedError{Call: method, Cause: err}
@@ -194,6 +194,9 @@ func (n *network) HandleCall(ctx context.Context, from transport.Peer, method st
 }
 
 func (n *network) route(ctx context.Context, from transport.Peer, method string, req []byte) ([]byte, error) {
+	if method == whyMethod { // of nodes that compare turns away
+		return n.answerWhy(from)
+	}
 	if err := n.compare(from); err != nil {
 		return nil, err
 	}

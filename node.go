@@ -283,6 +283,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		roster.agreed(membersOf(r))
 	}
 	roster.way.Store(wayOf(state))
+	roster.came = state.Recovered
 	n.net.roster.Store(roster)
 
 	p := &parts{}

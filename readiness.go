@@ -27,6 +27,7 @@ const (
 	DiskStalled       ReadinessCode = "disk-stalled"        // its disk does not answer; it leads nothing
 	Removed           ReadinessCode = "removed"             // it is no member any more; see RemovedError
 	Fenced            ReadinessCode = "fenced"              // a forced recovery left it behind; see EpochFencedError
+	NotRecovered      ReadinessCode = "not-recovered"       // the plan of a forced recovery, which includes it, is to be applied to its directory; see EpochFencedError
 	Failed            ReadinessCode = "failed"              // see Reason; only reopening helps
 	Closed            ReadinessCode = "closed"
 )
@@ -87,6 +88,8 @@ func (n *Node) readiness() (r Readiness, on signals) {
 		return Readiness{Closed, "the node was closed"}, on
 	case errors.As(failed, &removed):
 		return Readiness{Removed, failed.Error()}, on
+	case errors.As(failed, &fenced) && fenced.Plan != [16]byte{}:
+		return Readiness{NotRecovered, failed.Error()}, on
 	case errors.As(failed, &fenced):
 		return Readiness{Fenced, failed.Error()}, on
 	case failed != nil:
@@ -190,7 +193,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 			return nil
 		case Closed:
 			return raftlog.Retry(ErrClosed)
-		case Removed, Fenced, Failed:
+		case Removed, Fenced, NotRecovered, Failed:
 			if err := n.failure(); err != nil {
 				return err
 			}

@@ -39,6 +39,7 @@ const (
 	RefusedNothing  = membership.RefusedNothing
 	RefusedStranger = membership.RefusedStranger
 	RefusedMismatch = membership.RefusedMismatch
+	RefusedFenced   = membership.RefusedFenced
 )
 
 // SurveyDir reads the directory of a stopped node for a forced recovery: the last
@@ -84,8 +85,8 @@ func surveyDir(cfg *Config) (_ Survey, err error) {
 		return Survey{}, err
 	}
 	id := &off.Identity
-	if id.Recovering.Epoch != 0 {
-		return Survey{}, &storage.RecoveringError{Dir: cfg.Dir, Recovering: id.Recovering}
+	if err := id.Unfinished(cfg.Dir); err != nil && id.Fenced == 0 { // else nothing was changed
+		return Survey{}, err
 	}
 	if err := cfg.isOf(id); err != nil {
 		return Survey{}, err
@@ -98,6 +99,7 @@ func surveyDir(cfg *Config) (_ Survey, err error) {
 	s := Survey{
 		Version: 1, Cluster: id.Cluster, ClusterID: membership.ID(id.ClusterID), Epoch: id.Epoch,
 		Name: id.Name, Node: id.Node, Nonce: membership.ID(id.Nonce), Replica: place.Replica, Logs: []raftlog.LogEnd{},
+		Fenced: id.Fenced, Awaits: membership.ID(id.Recovering.Plan),
 	}
 	if s.SegmentBytes, err = segmentBytesOf(cfg, place.SegmentBytes); err != nil {
 		return Survey{}, err
@@ -233,6 +235,7 @@ func (r *recovery) apply() error {
 		return err
 	}
 	id := r.store.Identity()
+	id.Fenced = 0
 	id.Recovering = storage.Recovering{Epoch: r.plan.To, Plan: r.plan.ID}
 	if err := r.store.SetIdentity(id); err != nil {
 		return raftlog.Unknown(err)
@@ -247,7 +250,7 @@ func (r *recovery) apply() error {
 			return raftlog.Unknown(err)
 		}
 	}
-	id.Recovering, id.Fenced = storage.Recovering{}, 0
+	id.Recovering = storage.Recovering{}
 	id.Epoch, id.Genesis = r.plan.To, r.plan.State(r.state, r.node).Encode()
 	if err := r.store.SetIdentity(id); err != nil {
 		return raftlog.Unknown(err)
@@ -270,8 +273,8 @@ func (r *recovery) check() (done bool, err error) {
 		return mismatch("the plan is not about this life of %q (nonce %v)", id.Name, id.Nonce)
 	case membership.ID(id.ClusterID) != r.plan.ClusterID || id.Node != r.node.Node:
 		return mismatch("the directory is of %v in cluster %v, the plan is for %v in cluster %v", id.Node, id.ClusterID, r.node.Node, r.plan.ClusterID)
-	case begun.Epoch != 0 && begun != (storage.Recovering{Epoch: r.plan.To, Plan: r.plan.ID}):
-		return false, refusedUnless(&storage.RecoveringError{Dir: r.cfg.Dir, Recovering: begun})
+	case begun.Epoch != 0 && id.Fenced == 0 && begun != (storage.Recovering{Epoch: r.plan.To, Plan: r.plan.ID}):
+		return false, refusedUnless(id.Unfinished(r.cfg.Dir))
 	case begun.Epoch == 0 && r.state.Recovered != nil && r.state.Recovered.Plan == r.plan.ID:
 		return true, nil
 	case id.Epoch != r.plan.From:

@@ -15,13 +15,20 @@ import (
 	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/transport"
 )
 
-// EpochFencedError says that the cluster went on without this node: it was left
-// behind by a forced recovery, and takes no part in anything from then on, also
-// after a restart. It is Refused. The directory can be read by SurveyDir and by
-// tools; the node comes back only with an empty one.
+// EpochFencedError says that the cluster went on in another recovery epoch than
+// this node's directory: it takes no part in anything from then on, also after a
+// restart. It is Refused. There are two reasons:
+//
+//	Plan is set    the plan of the recovery includes the node, and was not applied to
+//	               its directory, which may hold what no other has. ApplyRecovery is
+//	               what helps. Open refuses the directory until then (*RecoveringError)
+//	Plan is zero   the node was left behind, or nobody that it reached could say. It
+//	               comes back with an empty directory, unless the plan includes it after
+//	               all. The old one can be read by tools
 //
 // A node finds out when it first meets one of the newer epoch, and tells those
 // that it knows of its own. As long as none of them does, nodes that were left
@@ -32,6 +39,11 @@ type EpochFencedError struct {
 	Epoch   uint64 // recovery epoch of the node that is fenced
 	Current uint64 // that the cluster is in, or was when this node met it
 	By      string // name of the node that said so; "": found in the directory
+	// Plan is that of the recovery to epoch Current, if it includes this node and was
+	// not applied to its directory.
+	Plan [16]byte
+
+	at string // address of By; "": not known
 }
 
 func (e *EpochFencedError) Error() string {
@@ -39,7 +51,12 @@ func (e *EpochFencedError) Error() string {
 	if e.By != "" {
 		by = fmt.Sprintf(" (says %q)", e.By)
 	}
-	return fmt.Sprintf("stele: fenced: the cluster went on in recovery epoch %d without a node that is in epoch %d%s", e.Current, e.Epoch, by)
+	if e.Plan != ([16]byte{}) {
+		return fmt.Sprintf("stele: not recovered: the forced recovery to epoch %d includes this node, whose directory is in epoch %d%s: apply plan %x to it, and do not empty it, as it may hold what no other node has",
+			e.Current, e.Epoch, by, e.Plan)
+	}
+	return fmt.Sprintf("stele: fenced: the cluster went on in recovery epoch %d without this node, whose directory is in epoch %d%s; unless the plan of that recovery includes the node, and is to be applied to the directory, it takes part again only with an empty one",
+		e.Current, e.Epoch, by)
 }
 
 // Unwrap makes the error match ErrRefused.
@@ -104,10 +121,11 @@ func (n *network) compare(from transport.Peer) error {
 	}
 	switch epoch, way := epochOf(from); {
 	case epoch > r.epoch:
-		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name})
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name, at: from.Addr})
 		return n.fence.now()
 	case epoch < r.epoch:
-		n.fence.behind(from, r.epoch)
+		said, _ := n.standing(from)
+		n.fence.behind(from, r.epoch, said == standsIncluded)
 		return &EpochFencedError{Epoch: epoch, Current: r.epoch}
 	case way != 0 && r.way.Load() != 0 && way != r.way.Load():
 		n.fence.rival(from, r.epoch)
@@ -175,16 +193,20 @@ func (f *fence) rival(from transport.Peer, epoch uint64) {
 	}
 }
 
-// behind notes that a peer of an older epoch speaks.
-func (f *fence) behind(from transport.Peer, epoch uint64) {
+// behind notes that a peer of an older epoch speaks; included: the plan of the
+// recovery to this epoch is about it.
+func (f *fence) behind(from transport.Peer, epoch uint64, included bool) {
 	if !f.due(from) {
 		return
 	}
 	its, _ := epochOf(from)
-	f.log.Warn("a node that a forced recovery left behind is kept out",
-		zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", its), zap.Uint64("epoch", epoch))
+	what := "a node that a forced recovery left behind is kept out"
+	if included {
+		what = "a node is kept out until the plan of the forced recovery, which includes it, is applied to its directory: do not empty that"
+	}
+	f.log.Warn(what, zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("its_epoch", its), zap.Uint64("epoch", epoch))
 	f.peers.Add(1)
-	f.seen(FencedPeer{Name: from.Name, Addr: from.Addr, Node: NodeID(from.Node), Epoch: its})
+	f.seen(FencedPeer{Name: from.Name, Addr: from.Addr, Node: NodeID(from.Node), Epoch: its, Included: included})
 	select {
 	case f.tell <- from.Addr:
 	default: // it is told in a minute, or when it calls
@@ -192,10 +214,10 @@ func (f *fence) behind(from transport.Peer, epoch uint64) {
 }
 
 // told takes the answer of a peer that said that this node is fenced.
-func (n *network) told(code string) {
+func (n *network) told(addr, code string) {
 	epoch, err := strconv.ParseUint(strings.TrimPrefix(code, fenceCode), 10, 64)
 	if r := n.roster.Load(); err == nil && r != nil && epoch > r.epoch {
-		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch})
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, at: addr})
 	}
 }
 
@@ -206,7 +228,7 @@ func (n *network) answerFence(from transport.Peer, req []byte) ([]byte, error) {
 		return nil, raftlog.Refused(fmt.Errorf("stele: %s of %q is malformed", fenceMethod, from.Name))
 	}
 	if epoch := binary.BigEndian.Uint64(req); epoch > r.epoch {
-		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name})
+		n.fence.trip(&EpochFencedError{Epoch: r.epoch, Current: epoch, By: from.Name, at: from.Addr})
 	}
 	return nil, nil
 }
@@ -243,12 +265,17 @@ func (n *Node) tellEpoch(addr string, epoch uint64) {
 // in since the fence tripped. It is noted in the directory, so that the node does
 // not begin as if it knew nothing, and passed on to those of the same epoch.
 func (n *Node) standAside(err *EpochFencedError) {
+	err = n.askWhy(err)
 	n.fail(err)
 	if p := n.net.parts.Load(); p != nil {
 		p.host.Abort()
 	}
 	id := n.store.Identity()
-	if id.Fenced = err.Current; n.store.SetIdentity(id) != nil {
+	id.Fenced = err.Current
+	if err.Plan != ([16]byte{}) {
+		id.Recovering = storage.Recovering{Epoch: err.Current, Plan: err.Plan}
+	}
+	if n.store.SetIdentity(id) != nil {
 		n.log.Error("that the node is fenced could not be noted in its directory: it may not know at its next start")
 	}
 	var telling sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 )
@@ -28,7 +29,8 @@ import (
 type roster struct {
 	cluster raftlog.ClusterID
 	epoch   uint64
-	way     atomic.Uint64 // see wayTo; 0: not known yet
+	way     atomic.Uint64         // see wayTo; 0: not known yet
+	came    *membership.Recovered // the recovery that brought this node to epoch; nil: none did
 	cfg     *Config
 	genesis map[raftlog.NodeID]string // addresses of the lives that this node's cluster was founded with, if it was with it
 

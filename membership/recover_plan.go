@@ -103,6 +103,7 @@ const (
 	RefusedNothing  RecoveryRefusal = "nothing-left"    // no directory has metadata to go on from
 	RefusedStranger RecoveryRefusal = "not-a-member"    // a surveyed node is no member by the metadata that go on
 	RefusedMismatch RecoveryRefusal = "other-directory" // the directory is not what was surveyed
+	RefusedFenced   RecoveryRefusal = "fenced"          // the cluster went on in a newer epoch; see Survey.Fenced
 )
 
 // RecoveryError refuses a forced recovery; nothing was changed. It is Refused.
@@ -171,6 +172,12 @@ func ofOneCluster(surveys []Survey) error {
 			return refused(RefusedMixed, "%q is part of no cluster: leave it out", s.Name)
 		case s.ClusterID != first.ClusterID:
 			return refused(RefusedMixed, "%q is of cluster %v, %q of cluster %v", s.Name, s.ClusterID, first.Name, first.ClusterID)
+		case s.Fenced != 0 && s.Awaits != ID{}:
+			return refused(RefusedFenced, "%q met the cluster in recovery epoch %d, and its plan %v includes this directory: apply that plan to it",
+				s.Name, s.Fenced, s.Awaits)
+		case s.Fenced != 0:
+			return refused(RefusedFenced, "%q met the cluster, which has gone on in recovery epoch %d without it: a recovery of its directory would make another cluster of the same id. Start it with an empty directory (and if all of that cluster is lost for good, too, set \"fenced\" to 0 in the survey)",
+				s.Name, s.Fenced)
 		case s.Epoch != first.Epoch:
 			return refused(RefusedMixed, "%q is in recovery epoch %d, %q in %d: finish that recovery, or leave out who is in the older one",
 				s.Name, s.Epoch, first.Name, first.Epoch)

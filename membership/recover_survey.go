@@ -26,6 +26,16 @@ type Survey struct {
 	// SegmentBytes is what the directory began with.
 	SegmentBytes int64 `json:"segment_bytes"`
 
+	// Fenced is the newer recovery epoch that the node met: the cluster went on in it,
+	// so that a recovery of this directory would make another cluster of the same id.
+	// PlanRecovery refuses that. If the cluster that went on is lost for good as well,
+	// with all of its directories, a person may set Fenced to 0 and plan with this one.
+	// 0: it met none.
+	Fenced uint64 `json:"fenced"`
+	// Awaits is the plan of the recovery to Fenced, if it includes the node and was not
+	// applied to its directory: that is what helps.
+	Awaits ID `json:"awaits"`
+
 	Logs     []raftlog.LogEnd `json:"logs"`
 	Metadata SurveyedMetadata `json:"metadata"`
 }

@@ -110,6 +110,8 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 			s[0].Plan, s[1].Plan = ID{1}, ID{2}
 			return append([]Survey{surveyOf(3, 20)}, s...)
 		}, RefusedMixed},
+		"one that was fenced":        {func(s []Survey) []Survey { s[1].Fenced = 1; return s }, RefusedFenced},
+		"one that is to be finished": {func(s []Survey) []Survey { s[1].Fenced, s[1].Awaits = 1, ID{7}; return s }, RefusedFenced},
 		"another form":               {func(s []Survey) []Survey { s[1].Version = 2; return s }, RefusedMixed},
 		"a node that is in none":     {func(s []Survey) []Survey { s[1].Node = 0; return s }, RefusedMixed},
 		"one directory twice":        {func(s []Survey) []Survey { return append(s, s[0]) }, RefusedMixed},

@@ -21,11 +21,12 @@ type Identity struct {
 	Node      NodeID // 0: not known yet
 	Genesis   []byte // the adopted genesis, opaque here; nil: none
 
-	// Recovering is the forced recovery that has begun to change the directory,
-	// and has not ended: until it has, Open refuses. The zero value: none.
+	// Recovering is the forced recovery that has begun to change the directory, and
+	// has not ended; if Fenced is set, too, it includes the directory and has not
+	// begun to change it. Until it has ended Open refuses. The zero value: none.
 	Recovering Recovering
 	// Fenced is a newer recovery epoch than Epoch that the node has met: its
-	// cluster went on without it. 0: none.
+	// cluster went on without it, or without what Recovering has to make of it. 0: none.
 	Fenced uint64
 }
 

@@ -33,15 +33,29 @@ type Recovering struct {
 
 // RecoveringError refuses a directory that a forced recovery has begun to change:
 // it is neither what it was nor what it will be. The recovery has to be finished,
-// with the same plan.
+// with the same plan. If it was met elsewhere only, and includes this directory,
+// nothing was changed yet, and the plan has to be applied as well.
 type RecoveringError struct {
 	Dir string
 	Recovering
+	Met bool // the node met the cluster that has gone on; the directory is as it was
 }
 
 func (e *RecoveringError) Error() string {
+	if e.Met {
+		return fmt.Sprintf("storage: %s: a forced recovery to epoch %d includes this directory and was not applied to it: apply its plan %s, and do not empty it, as it may hold what no other node has",
+			e.Dir, e.Epoch, hex.EncodeToString(e.Plan[:]))
+	}
 	return fmt.Sprintf("storage: %s: a forced recovery to epoch %d has begun and not ended: apply its plan %s again",
 		e.Dir, e.Epoch, hex.EncodeToString(e.Plan[:]))
+}
+
+// Unfinished is why a directory must not be opened, nil if no recovery is in the way.
+func (id *Identity) Unfinished(dir string) error {
+	if id.Recovering.Epoch == 0 {
+		return nil
+	}
+	return &RecoveringError{dir, id.Recovering, id.Fenced != 0}
 }
 
 // LockDir locks the directory of a stopped node until the Closer is closed, so

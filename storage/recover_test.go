@@ -24,11 +24,22 @@ func TestADirectoryInRecoveryIsNotOpened(t *testing.T) {
 	_, err := storage.Open(logConfig(fs))
 	require.ErrorAs(t, err, &recovering)
 	require.Equal(t, id.Recovering, recovering.Recovering)
+	require.False(t, recovering.Met)
 
 	cfg := logConfig(fs)
 	cfg.Recover = true
 	s, err = storage.Open(cfg)
 	require.NoError(t, err, "nothing stayed locked")
+	id.Fenced = 1
+	require.NoError(t, s.SetIdentity(id))
+	require.NoError(t, s.Close())
+	_, err = storage.Open(logConfig(fs))
+	require.ErrorAs(t, err, &recovering)
+	require.True(t, recovering.Met)
+	require.ErrorContains(t, err, "do not empty it")
+	s, err = storage.Open(cfg)
+	require.NoError(t, err)
+	id.Fenced = 0
 	id.Recovering, id.Epoch = storage.Recovering{}, 1
 	require.NoError(t, s.SetIdentity(id))
 	require.NoError(t, s.Close())

@@ -156,8 +156,8 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	id := h.current()
-	if r := id.Recovering; r.Epoch != 0 && !cfg.Recover {
-		return nil, errors.Join(&RecoveringError{cfg.Dir, r}, h.close())
+	if err := id.Unfinished(cfg.Dir); err != nil && !cfg.Recover {
+		return nil, errors.Join(err, h.close())
 	}
 	j, replicas, err := openJournal(cfg, id.Node != 0 || !id.ClusterID.IsZero() || id.Genesis != nil)
 	if err != nil {

@@ -107,7 +107,10 @@
 // majority left.
 //
 // A node that was left behind and comes back is fenced: it says so when it meets one
-// of the others, and its process ends with status 4; only an empty directory helps.
+// of the others, and its process ends with status 4. Such a node takes part again only
+// with an empty directory. One that is in the plan, and was started before the plan was
+// applied to its directory, ends with status 6: apply it, and do not empty that
+// directory, as it may hold what no other node has.
 // members shows the recovery. What was set aside stays until somebody who needs no
 // more of it says
 //

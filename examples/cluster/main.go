@@ -56,6 +56,7 @@ const (
 	exitUnread = 2 // of inspect
 	exitGone   = 3 // of a node: it is no member any more
 	exitFenced = 4 // of a node: a forced recovery left it behind
+	exitApply  = 6 // of a node: the plan of a forced recovery has to be applied to its directory
 	exitBlocks = 5 // of decommission -plan: something is in the way
 )
 

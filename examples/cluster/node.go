@@ -31,8 +31,10 @@ a cluster that runs. Started again, it is still the one that it became.
 Without both it is one of three nodes on this machine: run it three times, with
 -name a, b and c. Exit status: 0 after a clean stop; 1 if the node failed or was
 aborted, and the last line says why; 2 if the command line makes no sense; 3 if
-the node is no member any more, and 4 if a forced recovery left it behind: starting
-it again is of no use then, only an empty directory helps.
+the node is no member any more, and 4 if a forced recovery left it behind: it takes
+part again only with an empty directory; 6 if the plan of a forced recovery, which
+includes the node, is to be applied to its directory: see recover, and do not empty
+that directory, as it may hold what no other node has.
 `
 
 // nodeFlags is the command line of a node.
@@ -166,6 +168,10 @@ func runNode(ctx context.Context, args []string, io console) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.config.Logger, n.config.Metrics = log, registry
 	node, err := stele.Open(ctx, n.config)
+	var unfinished *stele.RecoveringError
+	if errors.As(err, &unfinished) {
+		return errors.Join(&codeError{exitApply, err.Error()}, listener.Close())
+	}
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -204,6 +210,8 @@ func watch(node *stele.Node, log *zap.Logger, signals <-chan os.Signal, served <
 				return &codeError{exitGone, r.Reason} // where a decommission ends
 			case stele.Fenced:
 				return &codeError{exitFenced, r.Reason}
+			case stele.NotRecovered:
+				return &codeError{exitApply, r.Reason}
 			}
 		}
 		select {
