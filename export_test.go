@@ -31,3 +31,13 @@ func (n *Node) Tried() (addrs []string) {
 	}
 	return addrs
 }
+
+// Setting is a setting of the cluster, as this node's metadata have it.
+func (n *Node) Setting(key string) (value string, ok bool, err error) {
+	return n.net.parts.Load().meta.Setting(key)
+}
+
+// SetSetting makes or changes one.
+func (n *Node) SetSetting(ctx context.Context, key, value string) error {
+	return n.net.parts.Load().meta.SetSetting(ctx, key, value)
+}

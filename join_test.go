@@ -119,3 +119,27 @@ func TestAWipedMemberIsANewNode(t *testing.T) {
 		})
 	}
 }
+
+// A node is closed at any moment of its way into a cluster, again and again: that
+// waits for nobody, and the next start goes on from there.
+//
+// Property: L3 (red: the stream of a snapshot not ended with the node)
+func TestANodeIsClosedWhileItJoins(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 134}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 3)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		late := c.Add()
+		for moment := time.Duration(0); moment < 300*time.Millisecond; moment += 25 * time.Millisecond {
+			c.Start(late)
+			c.Sleep(moment)
+			begun := time.Now()
+			c.Close(late)
+			require.Less(t, time.Since(begun), time.Second, "closed after %v", moment)
+		}
+		c.Start(late)
+		c.WaitReady()
+		require.Len(t, lives(c, 0, late), 1)
+	})
+}

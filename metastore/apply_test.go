@@ -158,7 +158,7 @@ func TestTheLimitsThemselvesAreAllowed(t *testing.T) {
 // TestAClusterHasALimitOfPartitions: decided where the command is applied, from
 // the state alone, so that all replicas refuse the same one.
 //
-// Property: R11 (red: the partitions of other topics did not count; open: other commands)
+// Property: R11 (red: the partitions of other topics did not count; other commands: TestCommandsDoWhatTheModelSays)
 func TestAClusterHasALimitOfPartitions(t *testing.T) {
 	v := seeded(t, testGenesis(3))
 	decided := func(c command) (any, error) { // the invariants of so large a state take too long
@@ -190,7 +190,7 @@ func TestAClusterHasALimitOfPartitions(t *testing.T) {
 // TestALimitOfRecordsIsOfACommandOfItsOwn: a build that does not know of it must
 // stop, and all else is written as that build writes it.
 //
-// Property: C9 (red: the limit was in a command of the older type; open: a real older build)
+// Property: C9 (red: the limit was in a command of the older type; real older builds: internal/campaign -story upgrade)
 func TestALimitOfRecordsIsOfACommandOfItsOwn(t *testing.T) {
 	v := seeded(t, testGenesis(3))
 	limited := createTopic{inc(1), "small", TopicConfig{MaxRecordBytes: 100}}

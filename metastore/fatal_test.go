@@ -22,7 +22,7 @@ const fatalChild = "STELE_METASTORE_FATAL"
 // A database that Pebble gave up leaves goroutines behind, for good. So each
 // fault has a process of its own, which shows that it lives on.
 //
-// Property: L1 (red: Fatalf exited as Pebble's own logger does; start waited for its goroutine; failed writes returned to Pebble; open: raft's panics, other packages)
+// Property: L1 (red: Fatalf exited as Pebble's own logger does; start waited for its goroutine; failed writes returned to Pebble; raft's panics are in raftlog)
 func TestPebblesFatalErrorsFailTheStoreAlone(t *testing.T) {
 	for _, fault := range []string{"write", "sync", "create", "manifest", "table", "corruption"} {
 		t.Run(fault, func(t *testing.T) {

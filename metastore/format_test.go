@@ -257,7 +257,7 @@ func TestGoldenSnapshot(t *testing.T) {
 // huge is a count of 2^40 items.
 var huge = []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x20}
 
-// Property: S11 (red: decoder.count without its bound: 2^40 members in 30 bytes; open: decoders of other packages)
+// Property: S11 (red: decoder.count without its bound: 2^40 members in 30 bytes)
 func FuzzCommand(f *testing.F) {
 	for _, c := range goldenCommands() {
 		f.Add(encodeCommand(c))
@@ -275,7 +275,7 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// Property: S11 (red: as of FuzzCommand, in a topic's partitions; open: decoders of other packages)
+// Property: S11 (red: as of FuzzCommand, in a topic's partitions)
 func FuzzAnswer(f *testing.F) {
 	for _, a := range goldenAnswers() {
 		f.Add(encodeAnswer(a))
@@ -295,7 +295,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// Property: S11 (red: chunkReader made a buffer of the length that a chunk claims; open: decoders of other packages)
+// Property: S11 (red: chunkReader made a buffer of the length that a chunk claims)
 func TestASnapshotChunkCostsWhatItBrings(t *testing.T) {
 	input := make([]byte, 40)
 	binary.BigEndian.PutUint32(input, maxChunk)
@@ -307,7 +307,7 @@ func TestASnapshotChunkCostsWhatItBrings(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxChunk/4))
 }
 
-// Property: S11 (red: chunkReader took a chunk without a kind; open: decoders of other packages)
+// Property: S11 (red: chunkReader took a chunk without a kind)
 func FuzzSnapshot(f *testing.F) {
 	var b bytes.Buffer
 	v := memView{"n1": []byte("x"), "n2": nil}
@@ -334,7 +334,7 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// Property: S11 (red: as of FuzzCommand, in a partition's replicas; open: decoders of other packages)
+// Property: S11 (red: as of FuzzCommand, in a partition's replicas)
 func FuzzRecords(f *testing.F) {
 	f.Add(byte(0), applied{5, 1, raftlog.ConfState{Voters: []raftlog.ReplicaID{1, 2}}}.encode())
 	f.Add(byte(0), append([]byte{5, 1}, huge...))

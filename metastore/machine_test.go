@@ -48,7 +48,7 @@ func history(t *testing.T, log []raftlog.Entry, g Genesis) map[raftlog.Index][32
 	return hashes
 }
 
-// Property: R11, I1 (red: placement over shuffled members; the incarnation drawn again at apply; a restored state without its tombstones; open: partitions)
+// Property: R11, I1 (red: placement over shuffled members; the incarnation drawn again at apply; a restored state without its tombstones; partitions: internal/testcluster compares what is applied, in each whole cluster)
 func TestReplicasAtOneIndexAreEqual(t *testing.T) {
 	for seed := range seeds(40) {
 		g := testGenesis(3)
@@ -236,7 +236,7 @@ func TestEveryEntryAdvancesTheAppliedIndex(t *testing.T) {
 	require.NoError(t, m.db.close())
 }
 
-// Property: C9 (red: format.know always content; open: types from a newer node while the cluster's version is raised)
+// Property: C9 (red: format.know always content; while the cluster's version is raised: TestAMemberHoldsTheVersionBack of the root)
 func TestAStateOfANewerBuildIsRefusedUntouched(t *testing.T) {
 	for what, f := range map[string]format{
 		"layout version":      {layoutVersion + 1, 1},

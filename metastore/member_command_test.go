@@ -60,7 +60,7 @@ func (v memView) liveness(n raftlog.NodeID) Liveness { return newTx(v).liveness(
 // TestVersionOneKnowsNothingOfVersionTwo: whatever is proposed, a cluster that
 // was not raised stays what the first release can go on from.
 //
-// Property: C9 (red: decide without allowedAt; open: real older builds)
+// Property: C9 (red: decide without allowedAt; real older builds: internal/campaign -story upgrade)
 func TestVersionOneKnowsNothingOfVersionTwo(t *testing.T) {
 	for _, c := range goldenCommands() {
 		if c.kind() <= typeSetVersion || c.kind() == typeRecover { // which raises it

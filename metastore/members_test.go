@@ -61,7 +61,7 @@ func TestOnlyTheLeaderJudges(t *testing.T) {
 	})
 }
 
-// Property: C9 (red: propose did not look; HandleCall did not; open: real older builds)
+// Property: C9 (red: propose did not look; HandleCall did not; real older builds: internal/campaign -story upgrade)
 func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		last := c.last()
@@ -94,7 +94,7 @@ func TestNothingOfVersionTwoIsProposedBefore(t *testing.T) {
 // TestANodeOfAnOlderReleaseStops: at the command that raises the version, and it
 // does not open what it does not know.
 //
-// Property: C9 (red: the limit was not given to decodeCommand; format.know with NewestCommand always; open: real older builds)
+// Property: C9 (red: the limit was not given to decodeCommand; format.know with NewestCommand always; real older builds: internal/campaign -story upgrade)
 func TestANodeOfAnOlderReleaseStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)

@@ -258,7 +258,7 @@ func (p *program) compareState(c command, before []Member, loud bool) {
 // of the configuration, against a plain model: values, refusals, the state, and
 // every invariant after every step.
 //
-// Property: H4, H6, H7, J5, J17, D5, M1 (red: a heartbeat that ends a dead mark was quiet; all others were loud; marks and admissions did not compare stamps; nonces were not looked up; a refused one was not kept; a removed one got no tombstone; generations were not compared; finishMove left the load of what went; topicDeleted left its moves; open: everything beyond the state)
+// Property: H4, H6, H7, J5, J17, D5, M1 (red: a heartbeat that ends a dead mark was quiet; all others were loud; marks and admissions did not compare stamps; nonces were not looked up; a refused one was not kept; a removed one got no tombstone; generations were not compared; finishMove left the load of what went; topicDeleted left its moves; beyond the state: the stories of membership, and of whole nodes)
 func TestCommandsDoWhatTheModelSays(t *testing.T) {
 	kinds := []CommandType{
 		typeCreateTopic, typeCreateTopic, typeTopicDeleting, typeTopicDeleted, typeSetVersion, typeAdmit, typeAdmit, typeHeartbeats,

@@ -110,7 +110,7 @@ func TestADeletedTopicKeepsATombstone(t *testing.T) {
 	})
 }
 
-// Property: I11 (red: FindTopic without its barrier; open: produce to a deleted incarnation)
+// Property: I11 (red: FindTopic without its barrier; produce to a deleted incarnation: TestDeletedTopicsTakeNoRecords in topic)
 func TestUnknownTopicIsAnsweredAfterALinearizableRead(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		n := c.nodes[3]
@@ -262,7 +262,7 @@ func TestOurOwnTimerIsNoCancel(t *testing.T) {
 	})
 }
 
-// Property: P9, L4 (red: unlessUnknown returned err; ended returned the attempt's error; open: other packages)
+// Property: P9, L4 (red: unlessUnknown returned err; ended returned the attempt's error)
 func TestOutcomesOfChanges(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		s := c.nodes[2].store
@@ -404,7 +404,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// Property: I11 (red: Failed of the database alone; open: the replicas of the partitions)
+// Property: I11 (red: Failed of the database alone; the replicas of the partitions: TestDeletionWaitsForAQuorum in topic)
 func TestAStoreWhoseGroupFailedAnswersNothingOld(t *testing.T) {
 	inCluster(t, 3, func(t *testing.T, c *fakeCluster) {
 		n := c.nodes[3]

@@ -44,7 +44,7 @@ func errOf(refusal, err error) error {
 // A build that does not know retention stops at what sets it, and everything else
 // is written as it writes it.
 //
-// Property: C9 (red: a retention was in a command of an older type; open: a real older build)
+// Property: C9 (red: a retention was in a command of an older type; real older builds: internal/campaign -story upgrade)
 func TestRetentionIsOfCommandsOfItsOwn(t *testing.T) {
 	kept := TopicConfig{Retention: Retention{Age: time.Second}}
 	require.Equal(t, typeCreateRetained, createTopic{inc(1), "kept", kept}.kind())

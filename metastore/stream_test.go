@@ -47,7 +47,7 @@ func TestGoldenStreams(t *testing.T) {
 	golden(t, "streams.v1", b.String())
 }
 
-// Property: S11 (red: the length of the key was believed; open: decoders of other packages)
+// Property: S11 (red: the length of the key was believed)
 func FuzzStreams(f *testing.F) {
 	for _, r := range goldenRequests() {
 		f.Add(r.encode())

@@ -120,7 +120,7 @@ func TestOnlyListedReplicasCampaign(t *testing.T) {
 	require.False(t, r.core.Status().Readable)
 }
 
-// Property: R23, R31 (red: responses delivered before the durable state moved; State told of the promised instead of the durable; open: the journal's own part)
+// Property: R23, R31 (red: responses delivered before the durable state moved; State told of the promised instead of the durable; the journal's own part: TestCrashesAtRandom in storage)
 func TestStateIsWhatIsDurable(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

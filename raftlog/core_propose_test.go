@@ -77,7 +77,7 @@ func TestProposalsThatGoNowhere(t *testing.T) {
 	require.ErrorAs(t, b.cores[2].core.Transfer(0), &notLeader)
 }
 
-// Property: R14 (red: settle called what it lost Retry; open: whole nodes, in internal/sim)
+// Property: R14 (red: settle called what it lost Retry; with links and disks: TestIsolatedLeaderStopsAccepting in internal/sim)
 func TestLeadershipLost(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	old := b.elect(1)
@@ -112,7 +112,7 @@ func TestLeadershipLost(t *testing.T) {
 // A proposal that lost its place to a committed entry did not happen: the old
 // leader learns of its end, of the other entry and of its commit at once.
 //
-// Property: R14 (red: settle lost what stands at or below commit too; open: whole nodes, in internal/sim)
+// Property: R14 (red: settle lost what stands at or below commit too; with links and disks: TestIsolatedLeaderStopsAccepting in internal/sim)
 func TestProposalReplaced(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	old := b.elect(1)

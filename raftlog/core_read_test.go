@@ -84,7 +84,7 @@ func TestALeaderKeepsOneRound(t *testing.T) {
 	}
 }
 
-// Property: R25 (red: the nonce left out of the round's name; open: pauses and transfers, in internal/sim)
+// Property: R25 (red: the nonce left out of the round's name; pauses and transfers: TestSeeds in internal/sim)
 func TestAnAnswerToAnEarlierLifeConfirmsNothing(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

@@ -47,7 +47,7 @@ func TestMessagesForOthersAreDropped(t *testing.T) {
 // without an index; raft would take that for an acknowledgement of entry 0 and
 // then look for entry 1, which no log holds.
 //
-// Property: R12 (red: Core.admits lets MsgAppResp without an index through; open: ages and restarts, in internal/sim)
+// Property: R12 (red: Core.admits lets MsgAppResp without an index through; of other ages and stints: TestSeeds and TestAnswersOfAnEarlierStint in internal/sim)
 func TestALateMessageDoesNotStrandAFollower(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	b.elect(1)
@@ -68,7 +68,7 @@ func TestALateMessageDoesNotStrandAFollower(t *testing.T) {
 	require.Equal(t, leader.applied, b.cores[3].applied)
 }
 
-// Property: L1 (red: Core.guard without its recover; open: exits, Pebble, other packages)
+// Property: L1 (red: Core.guard without its recover; Pebble: TestPebbleFailsTheNodeAlone of the root)
 func TestAPanicOfRaftFailsTheGroup(t *testing.T) {
 	b := newBench(t, CoreOptions{}, 1, 2, 3)
 	leader := b.elect(1)

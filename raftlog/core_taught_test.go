@@ -12,7 +12,7 @@ import (
 // as much as it does, and until all is applied that it may have shown before:
 // what it knew to be committed may be forgotten, what it applied was durable.
 //
-// Property: P3 (red: any heartbeat taught; readable before the end of the recovered log was applied; open: sessions across replicas)
+// Property: P3 (red: any heartbeat taught; readable before the end of the recovered log was applied; sessions across replicas: TestASessionNeverGoesBack in topic)
 func TestReadableOnceTaught(t *testing.T) {
 	st, log := recovered(6, 9, hardAt(2, 7), 1, 2, 3)
 	b := emptyBench(t, 1)

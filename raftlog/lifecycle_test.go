@@ -223,7 +223,7 @@ func TestCloseWithoutTarget(t *testing.T) {
 }
 
 // A node that fails while it hands over closes all the same.
-// Property: L3 (red: waiting for a round of a journal that failed; open: a node that joins or restores)
+// Property: L3 (red: waiting for a round of a journal that failed; a node that joins: TestANodeIsClosedWhileItJoins of the root)
 func TestCloseOfAFailingNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)

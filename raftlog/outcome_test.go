@@ -12,7 +12,7 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// Property: P9 (red: Unwrap giving the inner error as it is; open: other packages)
+// Property: P9 (red: Unwrap giving the inner error as it is)
 func TestTheOutermostOutcomeReplacesAllOthers(t *testing.T) {
 	makers := map[raftlog.Outcome]func(error) error{
 		raftlog.OutcomeUnknown: raftlog.Unknown, raftlog.OutcomeRetry: raftlog.Retry, raftlog.OutcomeRefused: raftlog.Refused,

@@ -247,7 +247,7 @@ func TestReadWaitsForTheStateMachineToShow(t *testing.T) {
 	})
 }
 
-// Property: P3 (red: readable whatever the core says; open: sessions)
+// Property: P3 (red: readable whatever the core says; sessions: TestASessionNeverGoesBack in topic)
 func TestReadable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)

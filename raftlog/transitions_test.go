@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Property: R29 (red: follower -> leader-starting added, leader-active -> follower removed; open: what replicas do, in internal/sim)
+// Property: R29 (red: follower -> leader-starting added, leader-active -> follower removed; what replicas do: TestSeeds in internal/sim)
 func TestTransitionTable(t *testing.T) {
 	legal := map[Role]string{
 		RoleUnattached:     ".PCF..ROX",

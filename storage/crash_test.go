@@ -319,7 +319,7 @@ func TestCrashesAtRandom(t *testing.T) {
 }
 
 // Property: R31 (red: open went on behind what it had read)
-// Property: R22 (red: a reset left the commit where it was; open: raft's own restart)
+// Property: R22 (red: a reset left the commit where it was; raft's own restart: TestClusterLosesPower in raftlog)
 // Property: S8 (red: the new journal's name was not synced)
 func TestCrashesEverywhere(t *testing.T) {
 	every := int64(1)

@@ -3,6 +3,7 @@ package storage_test
 import (
 	"testing"
 
+	"github.com/cockroachdb/errors/oserror"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stelelog/stele/internal/simfs"
@@ -105,7 +106,7 @@ func TestOpenRefusesADamagedIdentity(t *testing.T) {
 
 // A lock and unfinished files are no life: the directory counts as empty.
 //
-// Property: D5 (red: a lock counted as something; an unfinished identity did; open: that it is judged before anything is made)
+// Property: D5 (red: a lock counted as something; an unfinished identity did; FORMAT was made before it was judged)
 func TestEmptinessIsJudgedBeforeAnythingIsMade(t *testing.T) {
 	fs := simfs.New(1)
 	require.NoError(t, fs.MkdirAll("/node", 0o755))
@@ -121,6 +122,34 @@ func TestEmptinessIsJudgedBeforeAnythingIsMade(t *testing.T) {
 	_, err := storage.Open(logConfig(fs))
 	var damage *storage.DamageError
 	require.ErrorAs(t, err, &damage, "it has a journal: it was not a stranger's")
+	for _, name := range []string{"FORMAT", "IDENTITY"} {
+		_, err := fs.Stat("/node/" + name)
+		require.ErrorIs(t, err, oserror.ErrNotExist, "nothing was made there")
+	}
+}
+
+// A node dies at any moment of the first open of its directory. The next one finds
+// it empty, and begins a life, or finds the life that began: never damage.
+//
+// Property: D5 (red: FORMAT counted as something; IDENTITY was made in its place)
+func TestTheFirstOpenDiesAtAnyMoment(t *testing.T) {
+	for _, survival := range []simfs.Survival{simfs.Strict, simfs.Kill, simfs.Random} {
+		fresh := map[bool]int{}
+		for k, done := int64(1), false; !done; k++ {
+			fs := simfs.New(uint64(k))
+			fs.SetHook(simfs.CrashAt(k))
+			s, err := storage.Open(logConfig(fs))
+			if done = err == nil; done {
+				_ = s.Close()
+			}
+			s = openStore(t, fs.Crash(survival))
+			fresh[s.Fresh()]++
+			require.False(t, s.Identity().Nonce.IsZero())
+			require.NoError(t, s.Close())
+		}
+		require.Greater(t, fresh[true], 3, "it was empty")
+		require.Positive(t, fresh[false], "it had begun")
+	}
 }
 
 // A stranger's directory is told from a damaged one, and stays as it is.

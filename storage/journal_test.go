@@ -48,7 +48,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// Property: R8 (red: a lower term was admitted; open: within a core)
+// Property: R8 (red: a lower term was admitted; within a core: TestSeeds in internal/sim)
 func TestWhatRecoveryWouldRefuseIsNotWritten(t *testing.T) {
 	hard := storage.HardState{Term: 2, Vote: 8, Commit: 2}
 	of := func(kind storage.FrameKind) storage.Frame {
@@ -91,7 +91,7 @@ func TestWhatRecoveryWouldRefuseIsNotWritten(t *testing.T) {
 	}
 }
 
-// Property: R22 (red: a commit below the log's end was captured; open: raft's own restart)
+// Property: R22 (red: a commit below the log's end was captured; raft's own restart: TestOpensFromWhatACrashLeaves in raftlog)
 func TestStatesThatLackSomethingAreNotCaptured(t *testing.T) {
 	for name, change := range map[string]func(*storage.ReplicaState){
 		"entry missing":      func(st *storage.ReplicaState) { st.Tail = st.Tail[:1] },
@@ -119,7 +119,7 @@ func TestStatesThatLackSomethingAreNotCaptured(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Property: S5 (red: a failed sync was tried once more; open: the node resigns)
+// Property: S5 (red: a failed sync was tried once more; the node resigns: TestJournalFailsOnTheLeader of the root)
 func TestAFailureIsFinal(t *testing.T) {
 	for _, kind := range []simfs.OpKind{simfs.OpWrite, simfs.OpSync} {
 		fs := simfs.New(1)
@@ -210,7 +210,7 @@ func (f *failingLogs) checkpoint() error {
 	return f.s.Checkpoint(g, states)
 }
 
-// Property: S5 (red: a checkpoint failed with the log; the row lacked the entries; open: the node resigns)
+// Property: S5 (red: a checkpoint failed with the log; the row lacked the entries; the node resigns: TestJournalFailsOnTheLeader of the root)
 //
 // A log that fails to sync holds up nothing: files are let go, and nothing of
 // the replica is lost.

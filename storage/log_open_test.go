@@ -16,7 +16,7 @@ import (
 	"github.com/stelelog/stele/storage"
 )
 
-// Property: S10 (red: OpenLog looked up its last entry; open: journal and table)
+// Property: S10 (red: OpenLog looked up its last entry; the whole node: TestReopenReadsNoLog of the root)
 //
 // A reopen reads markers, and nothing of the logs, whatever their size.
 func TestOpenLogReadsNoFrame(t *testing.T) {

@@ -141,7 +141,7 @@ func TestAStagedLogBecomesTheReplicas(t *testing.T) {
 }
 
 // Property: R22, R24, S8, S12 (red: Finish synced nothing; the log's directory not synced;
-// its name not synced; open: whole nodes)
+// its name not synced; whole nodes: TestAFillOfANodeThatLosesPower in topic)
 //
 // Power fails at every operation of a fill: the replica has its old log or all
 // of the new one, never a part of it, and nothing is left of the other.
@@ -234,7 +234,7 @@ func logNames(t require.TestingT, fs *simfs.FS, below string) []string {
 	return names
 }
 
-// Property: I8, S4 (red: a gap taken; the payload's checksum not verified; open: whole nodes)
+// Property: I8, S4 (red: a gap taken; the payload's checksum not verified; whole nodes: TestAFillPassesOverDamage in topic)
 //
 // Frames that are not what continues the log are refused, whole calls at a
 // time, and the right ones can be sent after them.
@@ -269,7 +269,7 @@ func TestStagedFramesAreVerified(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Property: M4 (red: the leftovers of a replica that is opened again were all removed; a quarantine did not look at staged logs; open: the manager's part)
+// Property: M4 (red: the leftovers of a replica that is opened again were all removed; a quarantine did not look at staged logs; the manager's part: TestATopicIsDeletedWhileAReplicaMoves in topic)
 func TestAStagedLogIsLeftAlone(t *testing.T) {
 	entries := history(6, 50, 200)
 	src := source(t, entries)

@@ -134,7 +134,7 @@ func TestInFlightBytes(t *testing.T) {
 	}
 }
 
-// Property: R26, P9 (red: the bytes of answered records not given back; open: the node's budget)
+// Property: R26, P9 (red: the bytes of answered records not given back; the node's budget: TestOverload in raftlog)
 func TestOverload(t *testing.T) {
 	r := open(t, topic.PartitionConfig{MaxPendingBytes: 1 << 20})
 	var (
@@ -159,7 +159,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// Property: R14, P9 (red: a refusal at apply not given to the caller; open: a real loss of leadership)
+// Property: R14, P9 (red: a refusal at apply not given to the caller; a real loss of leadership: TestNodesFailUnderLoad)
 func TestOutcomes(t *testing.T) {
 	r := open(t, topic.PartitionConfig{})
 	var (

@@ -118,7 +118,7 @@ func TestANilContextIsRefused(t *testing.T) {
 // TestCloseDuringEverything: by several at once, while every call is made by
 // others. All calls end, with one outcome, and so they do afterwards.
 //
-// Property: P9, L4 (red: what ended with the manager had no outcome; open: other packages)
+// Property: P9, L4 (red: what ended with the manager had no outcome)
 func TestCloseDuringEverything(t *testing.T) {
 	for seed := range runs(5) {
 		synctest.Test(t, func(t *testing.T) {

@@ -235,7 +235,7 @@ func runs(full int) uint64 {
 	return uint64(full)
 }
 
-// Property: P1, P3, P4, P6, P7, P8, P9 (red: offsets of calls that shared a batch not told apart; readers sent no watermark; a batch repeated with new numbers; calls queued newest first; nothing sent again after a failure; acknowledged when proposed; open: retention, snapshots)
+// Property: P1, P3, P4, P6, P7, P8, P9 (red: offsets of calls that shared a batch not told apart; readers sent no watermark; a batch repeated with new numbers; calls queued newest first; nothing sent again after a failure; acknowledged when proposed; retention: TestRetentionByBytesUnderLoad; replicas that begin with a copy: TestReplicasMoveWhileNodesFail)
 func TestNodesFailUnderLoad(t *testing.T) {
 	for seed := range runs(10) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

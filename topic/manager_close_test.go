@@ -103,7 +103,7 @@ func TestCallsOfWhatIsClosedSaySo(t *testing.T) {
 
 // TestCallsThatWaitEndWithTheManager: whatever they wait for.
 //
-// Property: P9 (red: a call that was not sent got the outcome of one that was; open: other packages)
+// Property: P9 (red: a call that was not sent got the outcome of one that was)
 func TestCallsThatWaitEndWithTheManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, n, calls := startCalls(t)

@@ -58,7 +58,7 @@ func TestAReplicaThatFailedSaysWhy(t *testing.T) {
 
 // TestAReplicaThatFailedIsOpenedAgain, ever less often as long as it fails.
 //
-// Property: P7 (red: what failed while it was open stayed as it was; open: moves)
+// Property: P7 (red: what failed while it was open stayed as it was; moves: TestReplicasMoveWhileNodesFail)
 func TestAReplicaThatFailedIsOpenedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1, 1)

@@ -34,7 +34,7 @@ func moments() []moment {
 	}
 }
 
-// Property: M4, I8 (red: a directory whose replicas had all moved away was forgotten, and never moved to quarantine; a source asked neither whose replica nor of which group it was; open: reclaim)
+// Property: M4, I8 (red: a directory whose replicas had all moved away was forgotten, and never moved to quarantine; a source asked neither whose replica nor of which group it was; reclaiming: sweep_test.go)
 //
 // A topic is deleted, and made again, at each step of a move, also while the
 // node that gets the replica, or the one that gives it up, is down: nothing of the

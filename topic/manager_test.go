@@ -109,7 +109,7 @@ func TestNothingIsOpenedBeforeTheMetadataHasCaughtUp(t *testing.T) {
 // TestALeaderThatMissesTheDeletionTakesNoRecords: what replicas do not know,
 // their log knows.
 //
-// Property: I11 (red: DeleteTopic sealed nothing; open: moves)
+// Property: I11 (red: DeleteTopic sealed nothing; moves: TestATopicIsDeletedWhileAReplicaMoves)
 func TestALeaderThatMissesTheDeletionTakesNoRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -267,7 +267,7 @@ func TestCallsEndWhenOthersDeletedTheTopic(t *testing.T) {
 	})
 }
 
-// Property: I4 (red: no sweep of what earlier processes left; open: consumers, reclaiming)
+// Property: I4 (red: no sweep of what earlier processes left; reclaiming: sweep_test.go; open: consumers)
 func TestRecreatedTopicsShareNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -326,7 +326,7 @@ func TestStrangeDirectoriesAreMovedAside(t *testing.T) {
 	})
 }
 
-// Property: L4 (red: a produce waited for its answer alone; open: other packages)
+// Property: L4 (red: a produce waited for its answer alone)
 func TestCallsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)

@@ -65,7 +65,7 @@ func randomEntries(rng *rand.Rand, h *history) {
 	}
 }
 
-// Property: P1, P2, P4, P5, R11 (red: duplicates counted into the offsets; red: the entries behind the side file not replayed; red: the side file ignored; open: elections and other nodes)
+// Property: P1, P2, P4, P5, R11 (red: duplicates counted into the offsets; red: the entries behind the side file not replayed; red: the side file ignored; elections and other nodes: TestNodesFailUnderLoad)
 func TestReplicasAgree(t *testing.T) {
 	for seed := range seeds(20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -121,7 +121,7 @@ func requireSameRecords(t *testing.T, a, b *replica) {
 	require.Equal(t, int(hw), len(one))
 }
 
-// Property: I7, I11, P9 (red: the incarnation not compared; red: the seal forgotten at a snapshot; open: a whole DeleteTopic)
+// Property: I7, I11, P9 (red: the incarnation not compared; red: the seal forgotten at a snapshot; a whole DeleteTopic: TestDeletedTopicsTakeNoRecords)
 func TestRefusedAtApply(t *testing.T) {
 	r := open(t, topic.PartitionConfig{})
 	var h history
@@ -164,7 +164,7 @@ func TestRefusedAtApply(t *testing.T) {
 	require.Len(t, all, 2)
 }
 
-// Property: S10 (red: all entries replayed; open: the node's part)
+// Property: S10 (red: all entries replayed; the node's part: TestReopenReadsNoLog of the root)
 func TestReopenReadsBounded(t *testing.T) {
 	reads := func(batches int) (opened, first int64) {
 		r := open(t, topic.PartitionConfig{})
@@ -198,7 +198,7 @@ func TestReopenReadsBounded(t *testing.T) {
 	require.InDelta(t, firstSmall, firstLarge, 2<<20)
 }
 
-// Property: P3, P9 (red: the reader's watermark ignored; red: Readable ignored; open: across nodes)
+// Property: P3, P9 (red: the reader's watermark ignored; red: Readable ignored; across nodes: TestASessionNeverGoesBack)
 func TestFetch(t *testing.T) {
 	r := open(t, topic.PartitionConfig{})
 	var h history

@@ -311,7 +311,7 @@ func TestCallbacksThatEndTheirGoroutine(t *testing.T) {
 // TestCloseWaitsForCallbacks: as long as its context says, and the manager's
 // does without limit.
 //
-// Property: L2 (red: the manager was closed while a callback ran; open: other packages)
+// Property: L2 (red: the manager was closed while a callback ran)
 func TestCloseWaitsForCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1)

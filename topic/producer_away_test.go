@@ -16,7 +16,7 @@ import (
 // cut off and does not answer, and neither the replica here nor, without one,
 // the producer itself waits for it as long as for a call.
 //
-// Property: P4, P7 (red: no attempt ended with a change of leader; none ended after a while; the one that did not answer tried again while others elect; open: faults of links)
+// Property: P4, P7 (red: no attempt ended with a change of leader; none ended after a while; the one that did not answer tried again while others elect; links that lose and are cut: TestNodesFailUnderLoad)
 func TestProducersElsewhereFollowTheLeader(t *testing.T) {
 	for _, from := range []string{"a follower", "a node without a replica"} {
 		t.Run(from, func(t *testing.T) {

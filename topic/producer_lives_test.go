@@ -15,7 +15,7 @@ import (
 // TestALateLookUpChangesNothing: a goroutine found the topic's first life and
 // goes on in the second one.
 //
-// Property: P4 (red: a view was replaced by whatever was found; open: named producers)
+// Property: P4 (red: a view was replaced by whatever was found; named ones: TestAWayThatEndedIsNotBegunAgain)
 func TestALateLookUpChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
@@ -41,7 +41,7 @@ func TestALateLookUpChangesNothing(t *testing.T) {
 // TestAWayThatEndedIsNotBegunAgain: what numbered batches of a partition once
 // does not number others from the beginning.
 //
-// Property: P4 (red: the next lane of a partition began with the identity of the last; open: fail-over)
+// Property: P4 (red: the next lane of a partition began with the identity of the last; fail-over: TestNodesFailUnderLoad)
 func TestAWayThatEndedIsNotBegunAgain(t *testing.T) {
 	for _, name := range []string{"", "biller"} {
 		t.Run(name, func(t *testing.T) {

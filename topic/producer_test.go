@@ -148,7 +148,7 @@ func TestKeylessRecordsAvoidPartitionsWithoutLeader(t *testing.T) {
 	})
 }
 
-// Property: P4 (red: a batch was repeated with new sequence numbers; open: snapshots)
+// Property: P4 (red: a batch was repeated with new sequence numbers; what producers know travels with a replica: TestAReplicaMoves)
 func TestAnswersThatAreLostDoubleNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)

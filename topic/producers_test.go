@@ -72,7 +72,7 @@ func requireRefused(t require.TestingT, d topic.Decision, want error, outcome ra
 	require.Equal(t, outcome, raftlog.OutcomeOf(d.Err))
 }
 
-// Property: P4, P9 (red: a newer epoch kept the batches of the older one; open: fail-over)
+// Property: P4, P9 (red: a newer epoch kept the batches of the older one; fail-over: TestNodesFailUnderLoad)
 func TestProducerRules(t *testing.T) {
 	m := newMachine()
 	require.Equal(t, data(0, 3), m.send(0, 0, 0, 3), "anonymous")

@@ -163,7 +163,7 @@ func produce(r *replica, id topic.ProducerID, who string, rng *rand.Rand, told *
 	return nil
 }
 
-// Property: P1, P4, P5, P6 (red: records of a call joined to the wrong place of the batch; red: queued entries proposed out of order; red: gaps let in at apply; open: real fail-over)
+// Property: P1, P4, P5, P6 (red: records of a call joined to the wrong place of the batch; red: queued entries proposed out of order; red: gaps let in at apply; real fail-over: TestNodesFailUnderLoad)
 func TestProducersOverAnUnsteadyGroup(t *testing.T) {
 	for seed := range seeds(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

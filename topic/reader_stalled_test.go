@@ -17,7 +17,7 @@ import (
 // TestReadersLeaveAStalledReplica: its watermark may be shown and does not move,
 // because the disk hangs. When it has caught up it is read from again.
 //
-// Property: P7 (red: a reader waited at the replica here for as long as it had; open: a node that is cut off)
+// Property: P7 (red: a reader waited at the replica here for as long as it had; a node that is cut off: TestASessionNeverGoesBack)
 func TestReadersLeaveAStalledReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)

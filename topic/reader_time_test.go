@@ -21,7 +21,7 @@ import (
 // TestStampsNeverStepBack: what a leader stamped with a clock that is behind is
 // refused by all replicas alike, and sent again.
 //
-// Property: P1, R11 (red: it was appended; open: clocks of other packages)
+// Property: P1, R11 (red: it was appended)
 func TestStampsNeverStepBack(t *testing.T) {
 	m := newMachine()
 	m.send(0, 0, 0, 3)
@@ -72,7 +72,7 @@ func (n *node) batches(at topic.TopicPartition) (all []stamped, end storage.Offs
 // TestReadersBeginAtATime: at every node, with a replica or without, after
 // changes of leaders whose clocks differ, and after a restart.
 //
-// Property: P1, P8 (red: leaders stamped by their own clock alone; red: the search took a replica's word for its end; open: retention)
+// Property: P1, P8 (red: leaders stamped by their own clock alone; red: the search took a replica's word for its end; retention: TestRetentionByAgeWaitsForTheClock)
 func TestReadersBeginAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 1)

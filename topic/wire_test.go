@@ -89,7 +89,7 @@ func TestCallsKeepTheirFormat(t *testing.T) {
 	require.Equal(t, string(want), wireGolden())
 }
 
-// Property: S11 (red: fetched did not check the length; open: other decoders)
+// Property: S11 (red: fetched did not check the length)
 func FuzzCalls(f *testing.F) {
 	for _, call := range topic.WireExamples(someIncarnation) {
 		f.Add(call.Bytes)
@@ -106,7 +106,7 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// Property: P9 (red: malformed requests were answered without an outcome; open: other packages)
+// Property: P9 (red: malformed requests were answered without an outcome)
 func TestStrangeCallsAreRefused(t *testing.T) {
 	m := new(topic.Manager)
 	_, err := m.HandleCall(context.Background(), 2, "topic.nonsense", nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/stelelog/stele/transport/transporttest"
 )
 
-// Property: L1, L2, L3, L4 (red: handlers called without recover; calls counted in a package variable; Close without waiting, or without severing streams; a call that does not look at its context; open: other packages)
+// Property: L1, L2, L3, L4 (red: handlers called without recover; calls counted in a package variable; Close without waiting, or without severing streams; a call that does not look at its context)
 func TestMemoryConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		In: func(t *testing.T, body func(t *testing.T)) { synctest.Test(t, body) },
@@ -34,7 +34,7 @@ func TestMemoryConformance(t *testing.T) {
 	})
 }
 
-// Property: L1, L2, L3 (red: handlers called without recover; calls counted in a package variable; Close without closing connections, without waiting, or done twice; open: other packages)
+// Property: L1, L2, L3 (red: handlers called without recover; calls counted in a package variable; Close without closing connections, without waiting, or done twice)
 func TestTCPConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		Make: func(t *testing.T) transporttest.Network {

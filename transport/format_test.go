@@ -145,7 +145,7 @@ func allocated(f func()) uint64 {
 // trusted mebibyte, and what the runtime does meanwhile.
 const fewBytes = 1<<20 + 256<<10
 
-// Property: S11 (red: fields read past the end of their input; open: other formats)
+// Property: S11 (red: fields read past the end of their input)
 func FuzzGreeting(f *testing.F) {
 	for _, s := range samples()[:greetings] {
 		f.Add(s.b)
@@ -167,7 +167,7 @@ func FuzzGreeting(f *testing.F) {
 	})
 }
 
-// Property: S11 (red: a payload allocated at its declared length; open: other formats)
+// Property: S11 (red: a payload allocated at its declared length)
 func FuzzFrame(f *testing.F) {
 	for _, s := range samples()[greetings:] {
 		f.Add(s.b)
@@ -194,7 +194,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// Property: S11 (red: fields read past the end of their input; a timeout that overflows; open: other formats)
+// Property: S11 (red: fields read past the end of their input; a timeout that overflows)
 func FuzzPayload(f *testing.F) {
 	for _, s := range samples()[greetings:] {
 		f.Add(s.b[frameHeaderSize:])

@@ -24,7 +24,7 @@ import (
 
 // The whole suite over a host's own dialer and listener, in virtual time.
 //
-// Property: L4 (red: a sent call that does not look at its context, a stream that does not; open: other packages)
+// Property: L4 (red: a sent call that does not look at its context, a stream that does not)
 func TestTCPConformanceOverPipes(t *testing.T) {
 	transporttest.Run(t, transporttest.Suite{
 		In: func(t *testing.T, body func(t *testing.T)) { synctest.Test(t, body) },
@@ -316,7 +316,7 @@ func TestTCPBacksOff(t *testing.T) {
 	})
 }
 
-// Property: L4 (red: a stream dialled without its context; open: other packages)
+// Property: L4 (red: a stream dialled without its context)
 func TestTCPDialHonoursContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr, err := transport.NewTCP(transport.TCPConfig{Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
