@@ -132,6 +132,10 @@
 // tell. When a node starts it takes stock of what earlier processes left before it
 // opens anything.
 //
+// What nobody can prove to be over, and what waits for a person, stays in quarantine
+// and can be listed, read, restored as a topic of another name, and reclaimed by a
+// call (quarantine.go).
+//
 // # Producing
 //
 //	call ─► queue ─► batch ─► leader here   : Append, up to MaxInFlight at once

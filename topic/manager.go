@@ -56,6 +56,12 @@ type Config struct {
 	// block, nor call the Manager. Default: nobody is.
 	OnReclaimed      func(Reclaimed)
 	OnReclaimRefused func(ReclaimRefusal)
+	// OnQuarantined is told of each directory in quarantine that this Manager sees for
+	// the first time, those that earlier processes left too, and OnRestored what a
+	// RestoreQuarantined has restored; one call at a time, also beside OnReclaimed. They
+	// must not block, nor call the Manager. Default: nobody is.
+	OnQuarantined func(Quarantined)
+	OnRestored    func(Restored)
 	// Trace is told of operations. Default: nobody is, and nothing is spent on it.
 	Trace Trace
 	// Clock is what timeouts are measured with. Default: the machine's.
@@ -195,6 +201,8 @@ type Position struct {
 //	                            what files may go
 //	fill         reconciler     a log on its way here, its       when it is whole, or of no
 //	                            stream and its watchdog          use, Close
+//	restore      Restore-       some partitions, up to eight     with the call
+//	             Quarantined
 //	forward      a producer     one batch on its way elsewhere   with its answer, Close
 //	leader watch a producer     giving such an attempt up        with it
 //	recovery     a producer     a partition's batches that wait  when they are sent, Close
@@ -219,6 +227,7 @@ type Manager struct {
 	fillIn  *pacer
 	fillOut *pacer
 	moves   moveBoard
+	kept    keptBoard // what is in quarantine
 
 	life    context.Context // ends when the manager is closed
 	stop    context.CancelFunc
@@ -403,13 +412,14 @@ type Stats struct {
 	Verified, Repaired        uint64 // bytes of partition logs here that were checked, and that were got from another replica
 	Damages                   uint64 // replicas here of whose log some was found to be damaged
 	Removed                   uint64 // bytes of replicas here that retention let go
+	Restored                  uint64 // records that were appended from quarantine here
 }
 
 type counters struct {
 	records, batches, bytes, forwarded, served, retries, fetchedLocal, fetchedAway atomic.Uint64
 	fills, filledIn, filledOut, moved, movesCancelled, handedBack                  atomic.Uint64
 	verified, repaired, damages                                                    atomic.Uint64
-	reclaimedDirs, reclaimedBytes, removed                                         atomic.Uint64
+	reclaimedDirs, reclaimedBytes, removed, restored                               atomic.Uint64
 }
 
 // Stats returns the counters; it is cheap.
@@ -423,6 +433,6 @@ func (m *Manager) Stats() Stats {
 		Moved: c.moved.Load(), MovesCancelled: c.movesCancelled.Load(), HandedBack: c.handedBack.Load(),
 		Verified: c.verified.Load(), Repaired: c.repaired.Load(), Damages: c.damages.Load(),
 		ReclaimedDirs: c.reclaimedDirs.Load(), ReclaimedBytes: c.reclaimedBytes.Load(),
-		Removed: c.removed.Load(),
+		Removed: c.removed.Load(), Restored: c.restored.Load(),
 	}
 }

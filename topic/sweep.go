@@ -129,6 +129,7 @@ type sweeper struct {
 // sweep runs until the manager is closed. It begins when the reconciler has taken
 // stock of what earlier processes left.
 func (sw *sweeper) run() {
+	sw.survey()
 	select {
 	case <-sw.stocked:
 	case <-sw.life.Done():
@@ -139,7 +140,9 @@ func (sw *sweeper) run() {
 	for {
 		put := sw.aside.wait()
 		_, changed := sw.cfg.Meta.Watch()
+		sw.survey()
 		again, waiting := sw.pass(sw.life)
+		sw.survey()
 		if !waiting {
 			changed = nil
 		}
@@ -266,6 +269,7 @@ func (sw *sweeper) reclaim(ctx context.Context, what remains) error {
 		}
 	}
 	sw.told[what] = ""
+	sw.kept.note(what.key(), nil)
 	sw.noteReclaimed(got)
 	// Whoever came to know of the incarnation again while its files were there.
 	sw.keep(sw.alive)
@@ -285,21 +289,9 @@ func (sw *sweeper) asideOf(i storage.Incarnation) (ids []storage.ReplicaID) {
 	return ids
 }
 
-func (sw *sweeper) noteReclaimed(got Reclaimed) {
-	if len(got.Dirs) == 0 {
-		return
-	}
-	sw.stats.reclaimedDirs.Add(uint64(len(got.Dirs)))
-	sw.stats.reclaimedBytes.Add(uint64(got.Bytes))
-	sw.cfg.Logger.Info("what was set aside was confirmed to be over, and is gone",
-		zap.Stringer("incarnation", got.Incarnation), zap.Stringer("replica", got.Replica), zap.Strings("dirs", got.Dirs), zap.Int64("bytes", got.Bytes))
-	if sw.cfg.OnReclaimed != nil {
-		sw.cfg.OnReclaimed(got)
-	}
-}
-
 // note tells why something stays, once for each reason.
 func (sw *sweeper) note(what remains, err error) {
+	sw.kept.note(what.key(), err)
 	refusal := ReclaimRefusal{Incarnation: what.incarnation, Replica: what.replica, Err: err}
 	key := err.Error()
 	var refused *metastore.ConfirmError
@@ -317,6 +309,8 @@ func (sw *sweeper) note(what remains, err error) {
 	sw.told[what] = key
 	sw.cfg.Logger.Info("what was set aside is kept for now", zap.Stringer("claim", what.claim()), zap.Error(err))
 	if sw.cfg.OnReclaimRefused != nil {
+		sw.kept.telling.Lock()
+		defer sw.kept.telling.Unlock()
 		sw.cfg.OnReclaimRefused(refusal)
 	}
 }
@@ -326,6 +320,7 @@ func (sw *sweeper) forgetTold(all []remains) {
 	for what := range sw.told {
 		if !slices.Contains(all, what) {
 			delete(sw.told, what)
+			sw.kept.note(what.key(), nil)
 		}
 	}
 }
