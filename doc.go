@@ -99,6 +99,9 @@
 //	TransferLeadership, MoveReplica  of a partition, or of the metadata
 //	PlanDecommission, Decommission   a node leaves; Progress, Wait, Cancel
 //	Forget                           a voter that no member is
+//	Quarantine, ReadQuarantined,     of one node: what is set aside there, may be looked at,
+//	RestoreQuarantined,              made a topic again, or given up
+//	ReclaimQuarantined
 //	SurveyDir, PlanRecovery,         a majority is lost for good: offline, from what is
 //	ApplyRecovery, EndHold           left
 //
@@ -147,6 +150,9 @@
 //	stele_logs_damaged                 gauge      -          of which some cannot be read, and no replica has given it yet
 //	stele_reclaimed_directories_total  counter    -          that were set aside here, confirmed to be over, and unlinked
 //	stele_reclaimed_bytes_total        counter    -          of the files in them
+//	stele_quarantined_directories      gauge      kind       in quarantine here, by why they are (QuarantineKind)
+//	stele_quarantined_bytes            gauge      kind       of the files in them
+//	stele_restored_records_total       counter    -          appended again from quarantine here
 //	stele_confirmations_total          counter    result     asked of the voters: confirmed, unread, not_so, held, no_majority, dissent
 //	stele_removed_bytes_total          counter    -          of log of replicas here, that retention let go
 //	stele_removing_bytes               gauge      -          of them, whose files wait for the next checkpoints
@@ -192,6 +198,7 @@
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
 //	increase(stele_confirmations_total{result="dissent"}[1h]) > 0  the metadata of a node are damaged: the log says whose word differs
+//	stele_quarantined_directories{kind!~"deleted|moved-away"} > 0  for 1h   something waits for a person: Node.Quarantine
 //	stele_fenced == 1                                              Node.Readiness says what helps, a plan or an empty directory
 //	increase(stele_fenced_peers_total[5m]) > 0                     a node of before a forced recovery is back: the log says what helps
 //	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
@@ -224,7 +231,9 @@
 //	MoveChanged        of the node that leads a partition: a replica is on its way to another node, has arrived, or will not
 //	DamageChanged      bytes of a partition log here are not what was written, or are again
 //	Reclaimed          what was set aside here was confirmed to be over, and is gone
+//	Quarantined        a directory here is in quarantine, moved there just now or found there
 //	ReclaimRefused     what was set aside here is kept, for a new reason
+//	Restored           records in quarantine here were made a topic
 //	NodeFailed         the node can serve no more until it is opened again
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion

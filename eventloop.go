@@ -87,7 +87,9 @@ const (
 	moveChanged
 	damageChanged
 	reclaimed
+	quarantined
 	reclaimRefused
+	restored
 	nodeFailed
 	topicCreated
 	topicDeleted
@@ -96,11 +98,12 @@ const (
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "ReclaimRefused", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "Quarantined", "ReclaimRefused", "Restored", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
 		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.Reclaimed == nil && e.ReclaimRefused == nil &&
+		e.Quarantined == nil && e.Restored == nil &&
 		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.PeerFenced == nil
 }
 

@@ -68,6 +68,28 @@ func (l *eventLoop) onReclaimRefused() func(topic.ReclaimRefusal) {
 	}
 }
 
+// onQuarantined and onRestored are what the sweeper and restores call; nil if nobody
+// wants to know.
+func (l *eventLoop) onQuarantined() func(topic.Quarantined) {
+	f := l.events.Quarantined
+	if f == nil {
+		return nil
+	}
+	return func(q topic.Quarantined) {
+		l.enqueue(func() { l.tell(quarantined, func() { f(q) }) })
+	}
+}
+
+func (l *eventLoop) onRestored() func(topic.Restored) {
+	f := l.events.Restored
+	if f == nil {
+		return nil
+	}
+	return func(r topic.Restored) {
+		l.enqueue(func() { l.tell(restored, func() { f(r) }) })
+	}
+}
+
 // enqueue keeps what is to be told, and drops the oldest of too much.
 func (l *eventLoop) enqueue(tell func()) {
 	l.mu.Lock()

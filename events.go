@@ -15,7 +15,7 @@ import (
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
 // topic, and tells what is different from what it told last. (Of what leaders tell,
-// MembershipNoticed and MoveChanged, of damage, fenced peers and what is reclaimed, the
+// MembershipNoticed and MoveChanged, of damage, fenced peers and the quarantine, the
 // newest 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
@@ -59,10 +59,16 @@ type Events struct {
 	// was confirmed to be over, by a majority of the voters on the metadata, and was
 	// unlinked.
 	Reclaimed func(Reclaimed)
+	// Quarantined: a directory of this node is in quarantine: it was moved there, or was
+	// there when the node was opened. See Node.Quarantine.
+	Quarantined func(Quarantined)
 	// ReclaimRefused: something that was set aside is kept, for now or until a person
 	// has looked, for a new reason. With the reason ConfirmDissent the metadata of two
 	// nodes disagree: one of them is damaged.
 	ReclaimRefused func(ReclaimRefusal)
+	// Restored: a RestoreQuarantined of this node has made a topic of records in
+	// quarantine.
+	Restored func(Restored)
 	// NodeFailed: the node can serve no more until it is opened again. The error
 	// is that of WaitReady: *EpochFencedError if a forced recovery left it behind.
 	NodeFailed func(error)

@@ -2,10 +2,13 @@ package stele
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
+	"github.com/stelelog/stele/topic"
 	"github.com/stelelog/stele/transport"
 )
 
@@ -53,6 +56,9 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"logs_damaged", "Partition logs of which some cannot be read.", nil},
 		{"reclaimed_directories_total", "Directories that were set aside on the node and unlinked, against proofs.", nil},
 		{"reclaimed_bytes_total", "Bytes of the files in them.", nil},
+		{"quarantined_directories", "Directories in quarantine on the node, by why they are there.", []string{"kind"}},
+		{"quarantined_bytes", "Bytes of the files in them.", []string{"kind"}},
+		{"restored_records_total", "Records appended again from quarantine on the node.", nil},
 		{"confirmations_total", "Questions of the node to the voters whether something is over, by what came of them.", []string{"result"}},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"removed_bytes_total", "Bytes of log of the node's replicas that retention let go.", nil},
@@ -254,6 +260,8 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "log_damages_total", s.Damages)
 	m.count(out, "reclaimed_directories_total", s.ReclaimedDirs)
 	m.count(out, "reclaimed_bytes_total", s.ReclaimedBytes)
+	m.count(out, "restored_records_total", s.Restored)
+	m.collectQuarantine(out, p.topics.QuarantineTotals())
 	asked := p.meta.ConfirmStats()
 	m.count(out, "confirmations_total", asked.Confirmed, "confirmed")
 	for reason, n := range asked.Refused {
@@ -293,6 +301,20 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
 	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))
 	m.send(out, "metadata_lag_entries", prometheus.GaugeValue, float64(meta.Commit-min(meta.Applied, meta.Commit)))
+}
+
+func (m *metrics) collectQuarantine(out chan<- prometheus.Metric, totals map[QuarantineKind]topic.QuarantineTotal) {
+	sums := map[QuarantineKind]topic.QuarantineTotal{}
+	for kind, t := range totals {
+		if !slices.Contains(quarantineKinds[:], kind) {
+			kind = storage.ReasonOther
+		}
+		sums[kind] = topic.QuarantineTotal{Dirs: sums[kind].Dirs + t.Dirs, Bytes: sums[kind].Bytes + t.Bytes}
+	}
+	for _, kind := range quarantineKinds {
+		m.send(out, "quarantined_directories", prometheus.GaugeValue, float64(sums[kind].Dirs), string(kind))
+		m.send(out, "quarantined_bytes", prometheus.GaugeValue, float64(sums[kind].Bytes), string(kind))
+	}
 }
 
 func (m *metrics) collectEvents(out chan<- prometheus.Metric, l *eventLoop) {

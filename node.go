@@ -326,6 +326,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		NoBalance: n.cfg.NoRebalance, NoHandBack: n.cfg.NoLeaderRebalance, OnMove: n.events.onMove(),
 		OnDamage: n.events.onDamage(), VerifyInterval: n.cfg.VerifyInterval, VerifyBytesPerSecond: n.cfg.VerifyBytesPerSecond,
 		OnReclaimed: n.events.onReclaimed(), OnReclaimRefused: n.events.onReclaimRefused(),
+		OnQuarantined: n.events.onQuarantined(), OnRestored: n.events.onRestored(),
 		StartupSweepWait: n.cfg.StartupSweepWait, SweepInterval: n.cfg.SweepInterval,
 	}); err != nil {
 		return fail(err)
