@@ -11,6 +11,7 @@ import (
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/storage"
 )
 
 // TestASurvivorThatWasNotAppliedIsToldSo: two of five are in the plan, which is
@@ -20,7 +21,7 @@ import (
 // plan are told that the cluster went on without them, and are not surveyed into another
 // cluster. In the end it has what it had.
 //
-// Property: R33 (red: whoever is of an older epoch was said to be left behind; a fenced directory was planned with; the plan that includes the node was not noted in its directory)
+// Property: R33 (red: the log of metadata that a recovery set aside was looked for where the new one is; whoever is of an older epoch was said to be left behind; a fenced directory was planned with; the plan that includes the node was not noted in its directory)
 func TestASurvivorThatWasNotAppliedIsToldSo(t *testing.T) {
 	var met sync.Map // whether those that came back are in the plan, by name
 	config := func(cfg *stele.Config) {
@@ -93,5 +94,19 @@ func TestASurvivorThatWasNotAppliedIsToldSo(t *testing.T) {
 		c.WaitReady()
 		want = append(want, produceTo(c, 1, "orders", 0, 2))
 		require.Equal(t, want, readAll(c, 1, "orders", 0))
+
+		// Whose metadata are another's by now has the files of those alone.
+		c.Sleep(time.Minute)
+		for i := range 2 {
+			c.Close(i)
+			off, err := storage.ReadOffline(c.Member(i).FS, c.Config(i).Dir)
+			require.NoError(t, err)
+			for _, st := range off.Replicas {
+				for _, err := range off.Frames(st.Replica) {
+					require.NoError(t, err, "%v of %v", st.Replica, st.Group)
+				}
+				require.NoError(t, off.SideFiles(st.Replica))
+			}
+		}
 	})
 }

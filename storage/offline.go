@@ -88,6 +88,9 @@ func (o *Offline) SideFiles(r ReplicaID) error {
 		return fmt.Errorf("storage: no replica %v in %s", r, o.root)
 	}
 	st := o.Replicas[i]
+	if o.succeeded(st) {
+		return nil
+	}
 	dir, err := newLogSet(o.fs, o.root, 0, 0).logDir(st)
 	if err != nil {
 		return err
@@ -119,6 +122,15 @@ func (o *Offline) SideFiles(r ReplicaID) error {
 	return errors.Join(errs...)
 }
 
+// succeeded reports whether the directory of a replica's log is another's by now.
+// That of group 1 is always the same: where a forced recovery set a replica aside, its
+// files went into quarantine, and the next one begins in their place.
+func (o *Offline) succeeded(st ReplicaState) bool {
+	return st.Status == ReplicaSetAside && slices.ContainsFunc(o.Replicas, func(other ReplicaState) bool {
+		return other.Replica != st.Replica && other.Dir == st.Dir
+	})
+}
+
 // OfflineFrame is a frame of a log as it was found.
 type OfflineFrame struct {
 	FrameView // its Payload is the caller's
@@ -129,7 +141,8 @@ type OfflineFrame struct {
 }
 
 // Frames reads a replica's log from its start: every frame up to the position
-// in the table, and after that as many as are whole, up to the commit. At most
+// in the table, and after that as many as are whole, up to the commit; none of a
+// replica that was set aside and whose place another one has. At most
 // one error, the last: a *DamageError where a proven frame is not as it was
 // written, or one that says that log and journal have different entries.
 func (o *Offline) Frames(r ReplicaID) iter.Seq2[OfflineFrame, error] {
@@ -157,6 +170,9 @@ type offlineScan struct {
 }
 
 func (s *offlineScan) run() error {
+	if s.o.succeeded(s.st) {
+		return nil
+	}
 	pos := s.st.Log
 	logs := newLogSet(s.o.fs, s.o.root, 0, 0)
 	dir, err := logs.logDir(s.st)

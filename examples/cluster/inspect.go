@@ -55,6 +55,7 @@ type identity struct {
 	Node      uint64 `json:"node"` // 0: not part of a cluster yet
 	Nonce     string `json:"nonce"`
 	Epoch     uint64 `json:"recovery_epoch"`
+	Recovery  string `json:"recovery,omitempty"` // what is to be done about one; empty: nothing
 }
 
 // table is a copy of the checkpoint table.
@@ -91,7 +92,7 @@ type group struct {
 	Group       uint64    `json:"group"`
 	Replica     uint64    `json:"replica"`
 	Dir         string    `json:"dir"`
-	SetAside    bool      `json:"set_aside,omitempty"` // of no use any more: its topic was deleted, or it moved
+	SetAside    bool      `json:"set_aside,omitempty"` // of no use any more: its topic was deleted, it moved, or a forced recovery ended it
 	Segments    []segment `json:"segments"`
 
 	Term   uint64 `json:"term"`
@@ -205,7 +206,12 @@ func inspectDir(dir string) *directory {
 		return d
 	}
 	id := off.Identity
-	d.Identity = &identity{id.Name, id.Cluster, id.ClusterID.String(), uint64(id.Node), id.Nonce.String(), id.Epoch}
+	d.Identity = &identity{id.Name, id.Cluster, id.ClusterID.String(), uint64(id.Node), id.Nonce.String(), id.Epoch, ""}
+	if err := id.Unfinished(dir); err != nil {
+		d.Identity.Recovery = err.Error()
+	} else if id.Fenced != 0 {
+		d.Identity.Recovery = fmt.Sprintf("its node was fenced: the cluster went on without it in recovery epoch %d", id.Fenced)
+	}
 	for _, t := range off.Tables {
 		line := table{File: t.Path, Generation: t.Generation}
 		if t.Err != nil {

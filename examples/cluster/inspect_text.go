@@ -32,6 +32,12 @@ func (d *directory) print(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if d.Identity != nil {
+		if d.Identity.Epoch > 0 {
+			fmt.Fprintf(out, "  in recovery epoch %d\n", d.Identity.Epoch)
+		}
+		if d.Identity.Recovery != "" {
+			fmt.Fprintf(out, "  RECOVERY: %s\n", d.Identity.Recovery)
+		}
 		d.printJournal(out)
 		fmt.Fprintf(out, "  replicas: %d; topic directories: %d, and %d in quarantine\n", len(d.Groups), len(d.Topics), len(d.Quarantined))
 	}
@@ -52,7 +58,7 @@ func (d *directory) print(out io.Writer) error {
 		return err
 	}
 	if aside > 0 {
-		fmt.Fprintf(out, "  set aside, as their topics were deleted or they moved to other nodes: %d\n", aside)
+		fmt.Fprintf(out, "  set aside, as their topics were deleted, they moved to other nodes, or a forced recovery ended them: %d\n", aside)
 	}
 	if len(d.Damage)+len(d.CannotRead) == 0 {
 		fmt.Fprintln(out, "  no damage")
