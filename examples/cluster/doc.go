@@ -116,6 +116,27 @@
 //
 //	./cluster recover end-hold -epoch 1
 //
+// # Quarantine
+//
+// What a node may not serve any more it moves aside, into its directory quarantine.
+// What a deleted topic left goes by itself; all else waits for a person:
+//
+//	./cluster quarantine list                                   on all nodes: what, why, since when
+//	./cluster quarantine show -http H -entry NAME               one directory, and what may be done
+//	./cluster quarantine show -http H -entry NAME -partition 0  its records
+//	./cluster quarantine restore -http H -entry NAME -topic new its records as a new topic
+//	./cluster quarantine reclaim -http H -entry NAME            destroy it, if the cluster confirms that it is over
+//
+// -http names the one node whose it is. Of a stopped node list and show read the
+// directory that -dir names.
+//
+// Of some directories nobody can prove that they are over: those of a life of a topic
+// that the cluster does not know, and those without a name. No call of the library
+// destroys them. A person who is sure of it says so, with the node stopped, and the
+// directory named in full:
+//
+//	./cluster quarantine reclaim -dir cluster-data/a -entry NAME -yes
+//
 // # Inspect
 //
 // Inspect works on the directories of stopped nodes, or on copies, and changes
@@ -148,6 +169,12 @@
 //	POST   /metadata/leader?to=NAME         hand the metadata's leadership over
 //	DELETE /strays/REPLICA                  take out a replica of the metadata that no member is
 //	DELETE /recoveries/EPOCH/hold           end what forced recoveries up to an epoch hold
+//	GET    /quarantine                      what is in quarantine on this node
+//	GET    /quarantine/NAME/records?partition=N    the records of one of its logs, as consume answers:
+//	                                        [&replica=R][&from=OFFSET][&n=MAX]
+//	POST   /quarantine/restore              make a topic of records: {"dirs": [NAME, ...], "topic": T,
+//	                                        "partitions": 6, "replicas": 3, "partial": true, "resume": true}
+//	DELETE /quarantine/NAME                 destroy it, if that is confirmed
 //	GET    /topics                          all topics
 //	GET    /topics/T                        one topic
 //	POST   /topics/T                        create: {"partitions": 6, "replicas": 3, "keep_age": "168h",

@@ -68,6 +68,10 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		"POST /members/{member}/promote":        order(s.promote),
 		"DELETE /strays/{replica}":              order(s.forget),
 		"DELETE /recoveries/{epoch}/hold":       order(s.endHold),
+		"GET /quarantine":                       s.listQuarantine,
+		"GET /quarantine/{dir}/records":         s.readQuarantined,
+		"DELETE /quarantine/{dir}":              s.reclaimQuarantined,
+		"POST /quarantine/restore":              s.restoreQuarantined,
 		"POST /metadata/leader":                 order(s.transferMetadata, "to"),
 		"POST /topics/{topic}/leader":           order(s.transferPartition, "to", "partition"),
 		"POST /topics/{topic}/records":          s.produce,
@@ -205,13 +209,15 @@ func writeError(w http.ResponseWriter, err error) {
 	var nobody *stele.NoMemberError
 	var blocked *stele.BlockedError
 	var noVote *stele.NoVoteError
+	var stays *stele.ReclaimError
+	var restore *stele.RestoreError
 	status := http.StatusInternalServerError // it may have happened
 	switch outcome := outcomeOf(err); {
 	case errors.As(err, &request):
 		status = request.status
-	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody):
+	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody), errors.Is(err, stele.ErrNotQuarantined):
 		status = http.StatusNotFound
-	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked), errors.As(err, &noVote):
+	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked), errors.As(err, &noVote), errors.As(err, &stays), errors.As(err, &restore):
 		status = http.StatusConflict
 	case outcome == stele.OutcomeRefused:
 		status = http.StatusBadRequest
