@@ -42,6 +42,19 @@ func (h *Host) ResetGroup(ctx context.Context, r ReplicaID, b Begin, term Term) 
 	})
 }
 
+// RestoreLog makes a copy of another replica's log, staged like that of a reset, the
+// log of a replica that is not open because its own is lost: see CheckRestore. Unlike
+// ResetGroup it does not take entries of the journal's tail for a log that leads
+// there. On nil the copy is durably the replica's log, which is to be opened then.
+//
+// Errors: *ResetError, ErrUnknownReplica (Refused: nothing has changed); ErrReplicaOpen
+// (Retry); Unknown: ctx, or the node, ended before it was known.
+func (h *Host) RestoreLog(ctx context.Context, r ReplicaID, b Begin, term Term) error {
+	return h.inLoop(ctx, func(answer chan<- error) {
+		h.loop.replaceLog(r, &b, term, true, func(err error) { answer <- err })
+	})
+}
+
 // inLoop runs f in the loop and waits for the one answer that it gives, then or
 // later.
 func (h *Host) inLoop(ctx context.Context, f func(answer chan<- error)) error {
@@ -91,6 +104,11 @@ func heldError(r ReplicaID, b *Begin) error {
 // reset writes the frames of a reset of a dormant replica; done is called once,
 // now or when they are durable.
 func (l *loop) reset(r ReplicaID, b *Begin, term Term, done func(error)) {
+	l.replaceLog(r, b, term, false, done)
+}
+
+// replaceLog is reset; lost: the replica has no log any more.
+func (l *loop) replaceLog(r ReplicaID, b *Begin, term Term, lost bool, done func(error)) {
 	st, known := l.dormant[r]
 	switch {
 	case l.h.Failed() != nil:
@@ -108,7 +126,14 @@ func (l *loop) reset(r ReplicaID, b *Begin, term Term, done func(error)) {
 		done(err)
 		return
 	}
-	after, frames := resetFrames(st, b, term, held)
+	var after storage.ReplicaState
+	var frames []storage.Frame
+	if lost {
+		held = false
+		after, frames = restoreFrames(st, b, term)
+	} else {
+		after, frames = resetFrames(st, b, term, held)
+	}
 	l.leaving[r] = &leaving{}
 	l.journal.filling.frames = append(l.journal.filling.frames, frames...)
 	l.afterAll(func(err error) {

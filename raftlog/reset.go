@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/stelelog/stele/storage"
 )
@@ -93,4 +94,33 @@ func durableTerm(st *storage.ReplicaState, i Index) (Term, bool) {
 	default:
 		return 0, false
 	}
+}
+
+// CheckRestore decides whether a copy of another replica's log, as of begin, may take
+// the place of the log of a closed replica that is lost (storage.ErrLogLost); a
+// *ResetError says why not. What the replica promised is in the journal still, but
+// for what it had applied. That is committed, so a copy that reaches the commit has
+// it. What is behind the copy's end may be committed thanks to this replica: it stays
+// in the tail, if the tail has the copy's last entry; if it does not, nothing behind it
+// is in the committed log (see CheckReset).
+func CheckRestore(st storage.ReplicaState, begin Begin) error {
+	_, err := CheckReset(st, begin)
+	return err
+}
+
+// restoreFrames is resetFrames for a log that is lost: that the tail has the entry
+// does not mean that the log has what is before it.
+func restoreFrames(st storage.ReplicaState, b *Begin, term Term) (storage.ReplicaState, []storage.Frame) {
+	var rest []storage.Entry
+	if have, ok := durableTerm(&st, b.Index); ok && have == b.Term {
+		rest = st.Tail[b.Index-st.Log.LastIndex:]
+	}
+	after, frames := resetFrames(st, b, term, false)
+	if len(rest) == 0 {
+		return after, frames
+	}
+	after.Tail = slices.Clone(rest)
+	return after, append(frames, storage.Frame{
+		Kind: storage.FrameAppend, Group: st.Group, Replica: st.Replica, Hard: after.Hard, Entries: after.Tail,
+	})
 }

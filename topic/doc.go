@@ -67,7 +67,8 @@
 // A Manager is a node's part in all topics. Its reconciler makes the node hold
 // what the metadata assigns to it: it opens replicas, and sets aside, and moves
 // to quarantine, those of topics that were deleted. It is level-triggered,
-// begins only when the metadata have caught up, and tries again whatever failed,
+// begins only when the metadata have caught up, replaces a directory that is not
+// what was made here (reconcile_foreign.go), and tries again whatever failed,
 // ever less often, without holding up anything else.
 //
 //	call           waits for                                        ends early with

@@ -112,7 +112,10 @@ func cmpError(err error) error {
 
 // senders are the nodes that may have the partition, but for this one.
 func (f *fill) senders(leader storage.NodeID) []storage.NodeID {
-	nodes := []storage.NodeID{leader}
+	var nodes []storage.NodeID
+	if leader != 0 {
+		nodes = append(nodes, leader)
+	}
 	for _, a := range f.r.where().Replicas {
 		if a.Node != f.m.cfg.Node && a.Node != leader {
 			nodes = append(nodes, a.Node)
@@ -208,7 +211,7 @@ func (f *fill) take(ctx context.Context, kind byte, body []byte) (end bool, err 
 // begins looks at what a sender has, and stages what follows. That this replica
 // could not take it is seen before any of it comes.
 func (f *fill) begins(ctx context.Context, cut fillCut) error {
-	st, err := f.r.group.State(ctx)
+	st, err := f.durable(ctx)
 	if err != nil {
 		return err
 	}
@@ -227,7 +230,7 @@ func (f *fill) begins(ctx context.Context, cut fillCut) error {
 	switch {
 	case err != nil:
 		return err // another one may have more
-	case held:
+	case held && f.r.group != nil: // one that is lost holds nothing
 		return fmt.Errorf("%w: it holds entry %d", errNoFill, cut.last)
 	case f.staged != nil && cut.aux < f.start && cut.start.Index < f.start:
 		f.drop() // its producer state is of before what is staged here begins with
@@ -242,6 +245,20 @@ func (f *fill) begins(ctx context.Context, cut fillCut) error {
 		f.begin.Reset, f.start = reset, cut.start.Index
 	}
 	return err
+}
+
+// durable is what the replica is known to have: of one that is not open, since it has
+// lost its log, without its tail.
+func (f *fill) durable(ctx context.Context) (storage.ReplicaState, error) {
+	if f.r.group != nil {
+		return f.r.group.State(ctx)
+	}
+	for _, st := range f.m.cfg.Host.Replicas() {
+		if st.Replica == f.r.id {
+			return st, nil
+		}
+	}
+	return storage.ReplicaState{}, ErrNoReplica
 }
 
 // finish makes what came durable.

@@ -263,7 +263,9 @@ func Open(cfg Config) (*Manager, error) {
 	rc := &reconciler{
 		Manager: m, retries: map[address]*retry{}, lapses: map[address]*retry{}, dirs: map[storage.Incarnation]*topicDir{},
 		held: map[storage.ReplicaID]heldReplica{}, fills: map[storage.ReplicaID]*fill{}, mends: map[address]*mending{},
+		restores: map[address]*restoring{},
 	}
+	rc.foreign.all = map[storage.Incarnation]*storage.MarkerError{}
 	mv := &mover{Manager: m, works: map[address]*moveWork{}, dead: map[storage.NodeID]time.Time{}, failed: map[address]time.Time{}}
 	m.running.Go(rc.run)
 	m.running.Go(m.finish)

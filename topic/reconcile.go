@@ -37,10 +37,13 @@ type reconciler struct {
 	held    map[storage.ReplicaID]heldReplica
 	fills   map[storage.ReplicaID]*fill
 	mends   map[address]*mending
-	swept   bool          // stock was taken of what earlier processes left
-	startBy time.Time     // then what is assigned is opened without it
-	stockAt time.Time     // when it is tried again then
-	pause   time.Duration // after a pass that failed as a whole
+	// restores are replicas that have lost their logs.
+	restores map[address]*restoring
+	foreign  strangers
+	swept    bool          // stock was taken of what earlier processes left
+	startBy  time.Time     // then what is assigned is opened without it
+	stockAt  time.Time     // when it is tried again then
+	pause    time.Duration // after a pass that failed as a whole
 }
 
 // retry is when a replica that could not be opened is tried again.
@@ -53,6 +56,7 @@ type retry struct {
 type topicDir struct {
 	storage.TopicDir
 	replicas map[storage.ReplicaID]bool
+	gone     bool // it was another one, and is in quarantine: a fresh one is due
 }
 
 // run reconciles until the manager is closed. Nothing is opened before the
@@ -109,9 +113,11 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	}
 	wanted := make(map[storage.Incarnation]bool)
 	var missing []metastore.NodeAssignment
+	strange := rc.tendForeign(ctx)
 	rc.closeFailed(ctx, assigned)
 	moved := rc.retire(ctx, assigned)
 	rc.tendFills(ctx)
+	restore := rc.tendRestores(ctx, assigned)
 	for _, a := range assigned {
 		wanted[a.Topic.Incarnation] = true
 		r := rc.replica(addressOf(a))
@@ -144,10 +150,15 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 	}
 	rc.keep(rc.alive)
 	next := rc.openAll(ctx, missing)
-	if next == 0 || stock > 0 && stock < next {
-		next = stock
+	if len(rc.restores) > 0 && restore == 0 { // since this pass opened what has lost its log
+		restore = firstRetry
 	}
-	if err := errors.Join(moved, rc.purge(ctx, wanted)); err != nil {
+	for _, wait := range [...]time.Duration{stock, restore} {
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+	}
+	if err := errors.Join(strange, moved, rc.purge(ctx, wanted)); err != nil {
 		return 0, err
 	}
 	return next, nil
@@ -190,7 +201,7 @@ func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssig
 		}
 	}
 	errs := make([]error, len(due))
-	dirs := rc.makeDirs(due, errs)
+	dirs := rc.makeDirs(ctx, due, errs)
 	var group sync.WaitGroup
 	slots := make(chan struct{}, openAtOnce)
 	for i, a := range due {
@@ -209,6 +220,7 @@ func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssig
 	}
 	for i, a := range due {
 		rc.noteOpened(a, errs[i])
+		rc.noteForeign(a.Topic.Incarnation, errs[i])
 		rc.mend(a.Topic.Name, a.Partition, addressOf(a), a.Replica, errs[i])
 	}
 	if len(due) > 0 {
@@ -218,22 +230,18 @@ func (rc *reconciler) openAll(ctx context.Context, missing []metastore.NodeAssig
 }
 
 // makeDirs makes the directory of each topic once.
-func (rc *reconciler) makeDirs(due []metastore.NodeAssignment, errs []error) []string {
+func (rc *reconciler) makeDirs(ctx context.Context, due []metastore.NodeAssignment, errs []error) []string {
 	dirs := make([]string, len(due))
 	failed := map[storage.Incarnation]error{}
 	for i, a := range due {
 		inc := a.Topic.Incarnation
-		d := rc.dirs[inc]
-		if d == nil && failed[inc] == nil {
-			dir, err := rc.cfg.Store.CreateTopicDir(a.Topic.Name, inc)
-			if err != nil {
-				failed[inc] = err
-			} else {
-				d = rc.dir(storage.TopicDir{Dir: dir, Name: a.Topic.Name, Incarnation: inc})
-			}
-		}
-		if d == nil {
+		if failed[inc] != nil {
 			errs[i] = failed[inc]
+			continue
+		}
+		d, err := rc.makeDir(ctx, a.Topic)
+		if err != nil {
+			errs[i], failed[inc] = err, err
 			continue
 		}
 		d.replicas[a.Replica] = true
@@ -290,6 +298,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 		return err
 	}
 	part.Bind(r.group)
+	r.group.Log().OnForeign(func(err error) { rc.noteForeign(r.incarnation, err) })
 	r.group.Log().OnDamage(func(first storage.Index) { rc.suspect(r, first) })
 	rc.mu.Lock()
 	rc.mu.replicas[r.address] = r

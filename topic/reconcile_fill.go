@@ -63,6 +63,7 @@ func (rc *reconciler) tendFills(ctx context.Context) {
 
 // endFills ends the fills of a topic's replicas, and removes what they brought.
 func (rc *reconciler) endFills(i storage.Incarnation) {
+	rc.endRestores(i)
 	for id, f := range rc.fills {
 		if f.r.incarnation == i {
 			f.cancel()

@@ -33,6 +33,10 @@ func (rc *reconciler) mend(topic string, place metastore.Partition, at address, 
 	if !errors.As(refused, &damage) {
 		return
 	}
+	if errors.Is(refused, storage.ErrLogLost) {
+		rc.restore(topic, place, at, replica, refused)
+		return
+	}
 	d := &mending{done: make(chan struct{})}
 	if last := rc.mends[at]; last != nil {
 		if rc.cfg.Clock.Now().Before(last.again) {
@@ -91,6 +95,9 @@ func (m *Manager) mendLog(p patient, log *storage.Log) (got int64, err error) {
 
 // mended reports whether a replica is not being repaired. One that was is due at once.
 func (rc *reconciler) mended(at address) bool {
+	if rc.restores[at] != nil {
+		return false
+	}
 	d := rc.mends[at]
 	if d == nil {
 		return true

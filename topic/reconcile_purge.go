@@ -154,6 +154,10 @@ func (rc *reconciler) purgeTopic(ctx context.Context, d *topicDir) (gone bool, e
 	if err := rc.setAside(ctx, d); err != nil {
 		return false, err
 	}
+	var marker *storage.MarkerError
+	if errors.As(rc.cfg.Store.CheckTopicDir(d.Dir), &marker) && marker.Kind != "" && !d.gone {
+		kind, text = marker.Kind, text+", and "+marker.Error()
+	}
 	return true, rc.quarantine(d.TopicDir, kind, text)
 }
 
