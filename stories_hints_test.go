@@ -56,7 +56,6 @@ func TestTheLeaderIsFoundOverAChainOfHints(t *testing.T) {
 	})
 }
 
-
 // hinter answers that the leader is at an address.
 type hinter struct {
 	at string

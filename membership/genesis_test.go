@@ -122,6 +122,62 @@ func TestThreeMembersBecomeOneCluster(t *testing.T) {
 	})
 }
 
+// askedAt is an office that notes when who was asked. Who is off refuses at once, unless
+// it is silent.
+type askedAt struct {
+	*office
+	silent bool
+
+	mu    sync.Mutex
+	times map[string][]time.Time // by address
+}
+
+func (a *askedAt) CallAddr(ctx context.Context, addr, method string, req []byte) ([]byte, error) {
+	a.mu.Lock()
+	a.times[addr] = append(a.times[addr], time.Now())
+	a.mu.Unlock()
+	a.office.mu.Lock()
+	off := a.up[addr] == nil
+	a.office.mu.Unlock()
+	if off && !a.silent {
+		return nil, errNobody
+	}
+	return a.office.CallAddr(ctx, addr, method, req)
+}
+
+// An initial member asks three times, each a second after all have answered or two
+// have passed; after the third it waits two seconds; and so on, for ever. So does who
+// founds, and who does not.
+//
+// Property: J3 (red: four rounds; two seconds between them; no pause behind them; a peer waited for for three seconds)
+func TestHowOftenAnInitialMemberAsks(t *testing.T) {
+	const s = time.Second
+	for _, name := range []string{"a", "b"} {
+		for silent, want := range map[bool][]time.Duration{false: {s, s, 2 * s}, true: {3 * s, 3 * s, 4 * s}} {
+			t.Run(fmt.Sprint(name, ", silent ", silent), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := newOffice()
+					asked := &askedAt{office: o, silent: silent, times: map[string][]time.Time{}}
+					g := NewGenesis(GenesisConfig{
+						Cluster: "orders", Name: name, Peers: three, Nonce: raftlog.Nonce{1}, Save: func(State) error { return nil },
+						Caller: asked, Clock: clock.System(), Logger: zap.NewNop(), Random: func([]byte) {},
+					})
+					o.set(name+":1", g)
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+					defer cancel()
+					_, err := g.Run(ctx)
+					require.ErrorIs(t, err, context.DeadlineExceeded, "silence founds nothing")
+					times := asked.times["c:1"]
+					require.Greater(t, len(times), 150)
+					for i := range times[1:] {
+						require.Equal(t, want[i%3], times[i+1].Sub(times[i]), "before question %d", i+1)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestGenesisSurvivesARestartOfEachMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice()

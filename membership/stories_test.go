@@ -60,6 +60,15 @@ func TestPromotionWaitsForALeaderOfTwelveSeconds(t *testing.T) {
 			}
 		}
 		require.Len(t, w.logs.FilterMessage("not a voter yet").FilterLevelExact(zapcore.InfoLevel).All(), len(reasons), "each new reason once: %v", reasons)
+		require.Greater(t, w.logs.FilterMessage("not a voter yet").FilterLevelExact(zapcore.DebugLevel).Len(), 20, "and for who wants to know, each answer")
+		told := map[string]int{}
+		for _, e := range w.logs.FilterMessage("a learner gets no vote").All() {
+			require.Equal(t, zapcore.DebugLevel, e.Level, "the leader's line")
+			told[e.ContextMap()["why"].(string)]++
+		}
+		for reason := range reasons {
+			require.Positive(t, told[reason], "%v: %v", reason, told)
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package metastore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,6 +265,36 @@ func TestTheGroupFollowsTheMembers(t *testing.T) {
 		_, ok, err = s.Tombstone(raftlog.Nonce{3})
 		require.NoError(t, err)
 		require.False(t, ok)
+	})
+}
+
+// What is assigned to a node that is no member is counted, that which a move is to
+// bring to it included. No command leads there: the member is taken out of what one
+// node knows by hand.
+//
+// Property: D6 (red: the target of a move did not count; what a node holds did not)
+func TestOrphansCountWhatIsPlanned(t *testing.T) {
+	inRaisedCluster(t, 3, func(t *testing.T, c *fakeCluster) {
+		s := c.nodes[1].store
+		topic, err := s.CreateTopic(t.Context(), TopicSpec{Name: "orders", Config: TopicConfig{Partitions: 1, Replicas: 1}})
+		require.NoError(t, err)
+		from := topic.Partitions[0].Replicas[0]
+		to := from.Node%3 + 1
+		_, err = s.StartMove(t.Context(), MoveRequest{topic.Incarnation, 0, 0, to, from.Replica})
+		require.NoError(t, err)
+		<-s.CaughtUp()
+		for gone, want := range map[raftlog.NodeID]uint64{99: 0, to: 1, from.Node: 1, to%3 + 1: 0} {
+			s.machine.mu.Lock()
+			all := s.machine.mu.catalog.members
+			s.machine.mu.catalog.members = slices.DeleteFunc(slices.Clone(all), func(m Member) bool { return m.Node == gone })
+			s.machine.mu.Unlock()
+			n, err := s.Orphans()
+			s.machine.mu.Lock()
+			s.machine.mu.catalog.members = all
+			s.machine.mu.Unlock()
+			require.NoError(t, err)
+			require.Equal(t, want, n, "without %v", gone)
+		}
 	})
 }
 
