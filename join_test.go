@@ -120,10 +120,11 @@ func TestAWipedMemberIsANewNode(t *testing.T) {
 	}
 }
 
-// A node is closed at any moment of its way into a cluster, again and again: that
-// waits for nobody, and the next start goes on from there.
+// A node is closed at any moment of its way into a cluster, again and again, also
+// while it waits for who does not answer: that waits for nobody, and the next start
+// goes on from there.
 //
-// Property: L3 (red: the stream of a snapshot not ended with the node)
+// Property: L3 (red: a question to a peer went on)
 func TestANodeIsClosedWhileItJoins(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 134}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -131,12 +132,19 @@ func TestANodeIsClosedWhileItJoins(t *testing.T) {
 		mustCreate(c, 0, "orders", 3)
 		c.Sleep(5 * time.Second) // the cluster's version is raised
 		late := c.Add()
-		for moment := time.Duration(0); moment < 300*time.Millisecond; moment += 25 * time.Millisecond {
+		for i, moment := range []time.Duration{0, 0, 5, 5, 10, 10, 20, 20, 50, 100, 300} {
+			if i%2 == 1 {
+				c.Isolate(late)
+			}
 			c.Start(late)
-			c.Sleep(moment)
+			c.Sleep(moment * time.Millisecond)
+			if i%2 == 1 {
+				c.Sleep(300 * time.Millisecond)
+			}
 			begun := time.Now()
 			c.Close(late)
 			require.Less(t, time.Since(begun), time.Second, "closed after %v", moment)
+			c.Rejoin(late)
 		}
 		c.Start(late)
 		c.WaitReady()

@@ -327,7 +327,7 @@ func TestTheVersionWaitsForAllMembers(t *testing.T) {
 	})
 }
 
-// Property: D1, D4, D5, D7 (red: the leader never handed over; the record was never removed; tombstones not told)
+// Property: D1, D4, D5, D7 (red: the leader never handed over; the record was never removed; who was removed told by nobody, neither by who is asked nor when it asks to be admitted)
 func TestTheLeaderIsDecommissionedAndLeadersDieAtEachStep(t *testing.T) {
 	steps := 0
 	for nth := 0; nth <= max(3, steps); nth++ {
