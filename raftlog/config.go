@@ -45,7 +45,7 @@ type Config struct {
 	// true, however little the caller knows otherwise. It is asked of replicas that
 	// speak up and are in no configuration known here, about once a second of
 	// each, and a true answer is passed on to the replica, which then takes no
-	// part any more. It is called by the loop: it must not block. Default: no
+	// part any more, if it is of the metadata's group or its own node's answer is the same. It is called by the loop: it must not block. Default: no
 	// replica was.
 	Removed func(GroupID, ReplicaID) bool
 

@@ -118,11 +118,19 @@ func (l *loop) notice(n inboundNotice) {
 		if err != nil {
 			l.failGroup(g, err)
 		}
-	case n.kind == noticeRemoved && !core.retired && core.Failed() == nil:
+	case n.kind == noticeRemoved && !core.retired && core.Failed() == nil && l.believes(g):
 		g.logger().Info("this replica was removed from its group", zap.Stringer("told by", n.node))
 		core.Remove()
 		l.touch(g)
 	}
+}
+
+// believes reports whether what a replica is told of its removal is enough. It is not
+// for that of a partition: who tells may go by metadata that are damaged. This node's
+// own will say so, too, if it is true. Of the metadata's own group a node that was
+// removed hears nothing more by itself.
+func (l *loop) believes(g *Group) bool {
+	return g.id == MetadataGroup || l.h.cfg.Removed == nil || l.h.cfg.Removed(g.id, g.replica)
 }
 
 // askAgain is how long a stranger is not asked about again, and askedAtMost how
