@@ -31,10 +31,12 @@ type cluster struct {
 	nodes map[raftlog.NodeID]*node // running
 	disks map[raftlog.NodeID]*simfs.FS
 
-	away      map[raftlog.NodeID]bool // cut off from the others
-	joins     map[raftlog.NodeID]bool // begin empty
-	change    func(*metastore.Config) // of each node, if set
+	away      map[raftlog.NodeID]bool              // cut off from the others
+	joins     map[raftlog.NodeID]bool              // begin empty
+	replicas  map[raftlog.NodeID]raftlog.ReplicaID // of those whose number is not that of the node
+	change    func(*metastore.Config)              // of each node, if set
 	noStreams atomic.Bool
+	noHashes  atomic.Bool                                // nobody answers for the hash of its state
 	streams   func(to raftlog.NodeID, s *stream) *stream // that are opened, if set
 }
 
@@ -66,6 +68,17 @@ func newCluster(t *testing.T, n int, seed uint64) *cluster {
 
 func (c *cluster) start(id raftlog.NodeID) *node {
 	c.t.Helper()
+	n, err := c.tryStart(id)
+	require.NoError(c.t, err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[id] = n
+	return n
+}
+
+// tryStart opens a node; the error is that of its metadata.
+func (c *cluster) tryStart(id raftlog.NodeID) (*node, error) {
+	c.t.Helper()
 	fs := c.disks[id]
 	store, err := storage.Open(storage.Config{FS: fs, Dir: "data", Name: fmt.Sprint("node-", id), Cluster: "test",
 		JournalFileSize: 64 << 10, SegmentSize: 16 << 10})
@@ -74,8 +87,12 @@ func (c *cluster) start(id raftlog.NodeID) *node {
 	n.host, err = raftlog.Open(raftlog.Config{Node: id, Store: store, Sender: n})
 	require.NoError(c.t, err)
 	require.NoError(c.t, fs.MkdirAll("data/meta", 0o755))
+	replica := raftlog.ReplicaID(id)
+	if r := c.replicas[id]; r != 0 {
+		replica = r
+	}
 	config := metastore.Config{
-		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: raftlog.ReplicaID(id), Genesis: c.genesis, Caller: n, Streamer: n,
+		Host: n.host, FS: fs, Dir: "data/meta/db", Node: id, Replica: replica, Genesis: c.genesis, Caller: n, Streamer: n,
 	}
 	if c.joins[id] {
 		config.Genesis.Members = nil
@@ -84,11 +101,7 @@ func (c *cluster) start(id raftlog.NodeID) *node {
 		c.change(&config)
 	}
 	n.meta, err = metastore.Open(c.t.Context(), config)
-	require.NoError(c.t, err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nodes[id] = n
-	return n
+	return n, err
 }
 
 func (c *cluster) node(id raftlog.NodeID) *node {
@@ -125,7 +138,7 @@ func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
 // Call is the node's metastore.Caller.
 func (n *node) Call(ctx context.Context, to raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	target := n.cluster.node(to)
-	if target == nil || n.cluster.parts(n.id, to) {
+	if target == nil || n.cluster.parts(n.id, to) || n.cluster.noHashes.Load() && method == metastore.MethodStateHash {
 		return nil, raftlog.Retry(errors.New("it cannot be reached"))
 	}
 	response, err := target.meta.HandleCall(ctx, n.id, method, request)

@@ -48,12 +48,15 @@ func decodeCommand(b []byte, newest CommandType) (command, error) {
 		return nil, d.err
 	}
 	kind, version := CommandType(binary.BigEndian.Uint16(head)), head[2]
-	if kind == 0 || kind > newest || kind == typeConfirms || version == 0 || version > commandVersion {
+	if kind == 0 || kind > newest || kind.unassigned() || version == 0 || version > commandVersion {
 		return nil, &UnknownCommandError{uint16(kind), version}
 	}
 	c := d.command(kind)
 	return c, d.end()
 }
+
+// unassigned: there is no such command.
+func (c CommandType) unassigned() bool { return c == typeConfirms || c == 26 || c == 27 }
 
 func (d *decoder) command(kind CommandType) command {
 	switch kind {
@@ -104,6 +107,10 @@ func (d *decoder) memberCommand(kind CommandType) command {
 		return d.recovery()
 	case typeEndHold:
 		return endHold{d.uintMax(maxEpoch)}
+	case typeHashState:
+		return hashState{d.id16()}
+	case typeStateAgreed:
+		return d.stateAgreed()
 	}
 	return noop{}
 }

@@ -79,6 +79,13 @@ type Config struct {
 	// Streamer nothing goes, nor while the cluster has version 1, whose builds could not
 	// take the state. 64 KiB to 1 TiB, default 64 MiB.
 	TrimLogBytes int64
+	// StateHashInterval is how often the states of all replicas are compared, where
+	// the metadata is led: 1 s to 24 h, default 10 min. They also are when a replica
+	// asks for a snapshot.
+	StateHashInterval time.Duration
+	// OnStateSplit is told when states differ and no majority has the same, where the
+	// metadata is led; at each comparison. It must not block. Default: nobody is told.
+	OnStateSplit func(StateSplit)
 }
 
 func (c Config) withDefaults() Config {
@@ -98,6 +105,7 @@ func (c Config) withDefaults() Config {
 	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 2*time.Second)
 	c.SnapshotRate = cmp.Or(c.SnapshotRate, 32<<20)
 	c.TrimLogBytes = cmp.Or(c.TrimLogBytes, 64<<20)
+	c.StateHashInterval = cmp.Or(c.StateHashInterval, 10*time.Minute)
 	return c
 }
 
@@ -131,6 +139,7 @@ func (c Config) validate() error {
 		{"BarrierTimeout", c.BarrierTimeout, 100 * time.Millisecond, time.Minute},
 		{"ProposeTimeout", c.ProposeTimeout, 100 * time.Millisecond, 10 * time.Minute},
 		{"AttemptTimeout", c.AttemptTimeout, 10 * time.Millisecond, 10 * time.Minute},
+		{"StateHashInterval", c.StateHashInterval, time.Second, 24 * time.Hour},
 	} {
 		if t.value < t.lo || t.value > t.hi {
 			return invalid("Config."+t.field, t.value.String(), "%v to %v", t.lo, t.hi)

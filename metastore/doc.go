@@ -83,6 +83,23 @@
 //
 // So the log need not be kept for ever: see Config.TrimLogBytes.
 //
+// # Agreed states
+//
+// All replicas have one state at one index, unless one of them is damaged. So all of
+// them hash theirs, now and then and when a snapshot is asked for, and what a
+// majority of the voters has is agreed:
+//
+//	the leader              hash(nonce), committed at i
+//	every replica           hashes its state of exactly i, beside the applying
+//	the leader              asks the voters ("meta.statehash"); with a majority for
+//	                        one hash: agreed(i, hash, who), committed
+//	every replica           has the same one, or stops for good: ErrStateDiverged
+//
+// A snapshot is of an agreed state, and is taken only with its hash, so that damage
+// does not spread from a node that is damaged and leads. If no majority has the same
+// one nobody stops, and nobody is given anything (Config.OnStateSplit). statehash.go says why
+// that is enough, what it does not find, and what it costs. It begins with version 3.
+//
 // # Recovery epochs
 //
 // A forced recovery ends in a command that no cluster proposes: it is the last
@@ -130,7 +147,10 @@
 //	in Pebble      each call   is the only one to touch Pebble       with the call
 //	watchDatabase  Open        says when the database fails          ends when it has, or by Close
 //	followMembers  Open        gives the raft group its peers        Close
-//	questions      Confirm     asks one voter each                   with the call
+//	hashes         Open        hashes what was asked for             Close
+//	rounds         Open        has states compared, where it leads   Close
+//	questions      Confirm and asks one voter each                   with the call,
+//	               rounds                                            or the round
 //	of Pebble      Open        flushes, compactions                  Close
 //
 // The database may fail: a write did not reach the disk, or what is read is
@@ -146,6 +166,6 @@
 // waits.
 //
 // Lock order: Store.mu, machine.mu and database.mu are never held together,
-// nor while Pebble or raft is called. sources.mu is held while Pebble closes a
-// snapshot, and before database.mu.
+// nor while Pebble or raft is called, nor is hashes.mu. sources.mu is held while
+// Pebble closes a snapshot, and before database.mu.
 package metastore

@@ -38,6 +38,11 @@ var (
 	// ErrStateLost: the raft log begins behind what the state has, because a state
 	// that was further had what came before. The way on is the same. Refused.
 	ErrStateLost = raftlog.Refused(errors.New("metastore: the raft log goes on from a state that is gone: move this node's directory away and let it start anew"))
+	// ErrStateDiverged: this node's metadata is not what a majority of the voters
+	// has, at one index of one log: it is damaged (*StateDivergedError says more). It
+	// stopped, nothing of it was given to others, and it is not opened again. The way
+	// on is the same. Refused.
+	ErrStateDiverged = raftlog.Refused(errors.New("metastore: this node's state differs from what a majority of the voters has: move this node's directory away and let it start anew"))
 )
 
 // Refusals of changes of members and moves. Those that are Retry may be granted
@@ -146,6 +151,21 @@ func (e *OlderReleaseError) Error() string {
 
 // Unwrap gives the outcome.
 func (e *OlderReleaseError) Unwrap() error { return raftlog.ErrRefused }
+
+// StateDivergedError stops a replica whose state is damaged. It matches
+// ErrStateDiverged and raftlog.ErrRefused.
+type StateDivergedError struct {
+	Index       raftlog.Index       // at which the states were compared
+	Own, Agreed [32]byte            // hashes of the state
+	Who         []raftlog.ReplicaID // have the agreed one; none: it was found by an earlier process
+}
+
+func (e *StateDivergedError) Error() string {
+	return fmt.Sprintf("%v (at index %d: hash %x here, %x of %v)", ErrStateDiverged, e.Index, e.Own[:6], e.Agreed[:6], e.Who)
+}
+
+// Unwrap gives ErrStateDiverged.
+func (e *StateDivergedError) Unwrap() error { return ErrStateDiverged }
 
 // InvalidError refuses a value that no cluster would accept. It matches
 // raftlog.ErrRefused.

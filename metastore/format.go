@@ -47,6 +47,9 @@ package metastore
 //	23 create topic    as 9, with fields 5 and 6 of config, one of them or both
 //	24 set retention   incarnation:id age bytes         as fields 5 and 6; 0: all is kept
 //	25 seed            as 19, with fields 5 and 6 of some config
+//	28 hash state      nonce:id                         every replica hashes its state as of this command
+//	29 state agreed    index nonce:id hash(32) n {replica}
+//	                   index and nonce of a command 28; who has the hash, ascending
 //
 //	stamp  = milliseconds since 1970 by the clock of the leader that proposed
 //	member = node replica nonce:id name:str addr:str
@@ -93,6 +96,12 @@ package metastore
 //	'L' 'g'                    generation in use (u32)
 //	'L' 's'                    generation (u32) of a state that waits for the
 //	                           reset (u64) of this replica's log; generations.go
+//	'L' 'd'                    index (u64), own hash(32) and agreed hash(32) of a state
+//	                           that is not what a majority has; statehash.go
+//
+// The hash of a state is sha256 of
+//
+//	1 {key:str value:str} ... number-of-keys(u64)      all keys, ascending
 //
 // A snapshot is a header, chunks of keys and values in ascending order without
 // 'a' and 'f', and an end. All three travel as:
@@ -114,6 +123,8 @@ package metastore
 //	kind 4 request  1 replica above index term behind:str    index 0: of nothing
 //	kind 5 answer   1 kind(1): 1 whole, 2 rest: term of who answers
 //	                           3 refused: reason:str
+//	                           4 whole, 5 rest, of version 3: term hash(32), on which a
+//	                           majority of the voters agreed
 //
 // A call "meta.propose": the request is a command, the answer is
 //
@@ -148,6 +159,18 @@ package metastore
 //
 //	 says 1 yes                 3 not that far yet   5 another recovery epoch   7 another replica
 //	      2 no, at that index   4 held               6 other voters
+//
+// A call "meta.statehash", of version 3: the request is
+//
+//	1 nonce:id epoch replica index
+//
+// nonce and index of a command 28; epoch: recovery epoch; replica: of group 1, that
+// is asked. The answer is
+//
+//	1 nonce:id epoch replica index has(1) [hash(32)]      epoch and replica of who answers
+//
+//	 has 1 the hash      3 not applied or hashed yet      5 another replica
+//	     2 none          4 another recovery epoch
 const (
 	layoutVersion    = 1
 	snapshotVersion  = 1
@@ -195,8 +218,10 @@ const (
 	typeCreateRetained CommandType = 23
 	typeSetRetention   CommandType = 24
 	typeSeedRetained   CommandType = 25
+	typeHashState      CommandType = 28
+	typeStateAgreed    CommandType = 29
 )
 
 // NewestCommand is the newest command that this build applies: what a node
 // announces when it joins and with its heartbeats.
-const NewestCommand = typeSeedRetained
+const NewestCommand = typeStateAgreed

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/stelelog/stele/raftlog"
 )
 
 // Which state is in use.
@@ -35,6 +37,7 @@ import (
 const (
 	generationKey = string(prefixLocal) + "g"
 	markKey       = string(prefixLocal) + "s"
+	divergedKey   = string(prefixLocal) + "d" // that the state is not what others have
 )
 
 // mark names a state that waits for a reset; the zero mark: there is none.
@@ -212,5 +215,44 @@ func (d *database) sync() error {
 			return fmt.Errorf("metastore: write: %w", err)
 		}
 		return nil
+	})
+}
+
+// encodeDiverged is what is kept of it. Who found it is in the log of the node.
+func encodeDiverged(e *StateDivergedError) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(e.Index))
+	return append(append(b, e.Own[:]...), e.Agreed[:]...)
+}
+
+func decodeDiverged(b []byte) (*StateDivergedError, error) {
+	const sum = len(digest{})
+	if len(b) != 8+2*sum {
+		return nil, damaged("note of a damaged state of %d bytes", len(b))
+	}
+	e := &StateDivergedError{Index: raftlog.Index(binary.BigEndian.Uint64(b))}
+	copy(e.Own[:], b[8:])
+	copy(e.Agreed[:], b[8+sum:])
+	return e, nil
+}
+
+// noteDiverged makes durable that this state is not to be used any more.
+func (d *database) noteDiverged(e *StateDivergedError) error {
+	return d.run(func() error {
+		return d.commit(pebble.Sync, func(b *pebble.Batch) error { return b.Set([]byte(divergedKey), encodeDiverged(e), nil) })
+	})
+}
+
+// mayBeUsed refuses a database whose state was found to be damaged.
+func (d *database) mayBeUsed() error {
+	return d.run(func() error {
+		v, err := getPebble(d.pebble, []byte(divergedKey))
+		if v == nil || err != nil {
+			return err
+		}
+		e, err := decodeDiverged(v)
+		if err != nil {
+			return err
+		}
+		return e
 	})
 }

@@ -1,6 +1,7 @@
 package metastore
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync"
 
@@ -23,6 +24,9 @@ type machine struct {
 	newest CommandType // that it applies
 	log    *zap.Logger
 	watch  func(raftlog.Index, uint64, error) // of tests; nil: none
+
+	// hashes is told of the commands by which states are compared.
+	hashes *hashes
 
 	// trim lets go the front of the group's log, up to what the database has
 	// durably; nil: never. It is tried when the log has grown by trimEvery bytes.
@@ -111,7 +115,7 @@ func (m *machine) seed(g Genesis) error {
 				err = refusal
 			}
 			return err
-		})
+		}, func() error { return nil })
 	}
 	if err != nil {
 		return err
@@ -132,7 +136,7 @@ func (m *machine) seed(g Genesis) error {
 
 // Apply implements raftlog.StateMachine. The entries of a call, with the
 // applied index and the configuration as of the last of them, are one batch of
-// the database. Entries that were applied before (the group's log may be
+// the database, but for those behind one that asks to hash the state (batchOf). Entries that were applied before (the group's log may be
 // behind the database) get their verdict again and change nothing.
 //
 // The verdict depends on the entry alone, so that it is the same whenever the
@@ -153,24 +157,82 @@ func (m *machine) Apply(entries []raftlog.Entry, results []raftlog.Result) error
 	if fresh == len(entries) {
 		return nil
 	}
+	for fresh < len(entries) {
+		n := batchOf(entries[fresh:])
+		if err := m.applyBatch(entries[fresh:fresh+n], results[fresh:fresh+n]); err != nil {
+			m.stop(err)
+			return err
+		}
+		fresh += n
+	}
+	return nil
+}
+
+// batchOf returns how many entries are one batch of the database: all, or those up
+// to one that asks to hash the state behind it.
+func batchOf(entries []raftlog.Entry) int {
+	for i, e := range entries {
+		if isCommand(e, typeHashState) {
+			return i + 1
+		}
+	}
+	return len(entries)
+}
+
+func isCommand(e raftlog.Entry, kind CommandType) bool {
+	return verdict(e) == raftlog.VerdictControl && len(e.Data) >= 2 && CommandType(binary.BigEndian.Uint16(e.Data)) == kind
+}
+
+func (m *machine) applyBatch(entries []raftlog.Entry, results []raftlog.Result) error {
 	// What runs inside the database may outlive this call, if the database
 	// fails: it has its own slice.
-	mine := make([]raftlog.Result, len(entries)-fresh)
+	mine := make([]raftlog.Result, len(entries))
 	err := m.step(func(t *tx) error {
-		for i, e := range entries[fresh:] {
+		for i, e := range entries {
 			var err error
 			if mine[i].Value, mine[i].Err, err = applyEntry(t, e, m.newest); err != nil {
 				return fmt.Errorf("metastore: apply entry %d: %w", e.Index, err)
 			}
 		}
 		return nil
-	})
+	}, func() error { return m.heldFor(entries[len(entries)-1]) })
 	if err != nil {
-		m.stop(err)
 		return err
 	}
 	for i, r := range mine {
-		results[fresh+i].Value, results[fresh+i].Err = r.Value, r.Err
+		results[i].Value, results[i].Err = r.Value, r.Err
+	}
+	return m.compare(entries)
+}
+
+// heldFor holds the state behind the last entry of a batch if that asks to hash it,
+// refused or not: a state that is damaged may refuse. It is called in Pebble, before
+// anybody sees that the entry was applied.
+func (m *machine) heldFor(e raftlog.Entry) error {
+	if m.hashes == nil || !isCommand(e, typeHashState) {
+		return nil
+	}
+	c, err := decodeCommand(e.Data, m.newest)
+	if err == nil {
+		m.hashes.begin(c.(hashState).Nonce)
+	}
+	return err
+}
+
+// compare takes notice of what was agreed. The error is that this state is not it.
+func (m *machine) compare(entries []raftlog.Entry) error {
+	for _, e := range entries {
+		if m.hashes == nil || !isCommand(e, typeStateAgreed) {
+			continue
+		}
+		c, err := decodeCommand(e.Data, m.newest)
+		if err != nil {
+			return err
+		}
+		a := c.(stateAgreed)
+		if err := m.hashes.agree(&a); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -240,9 +302,9 @@ func applyEntry(t *tx, e raftlog.Entry, newest CommandType) (value any, refusal,
 	return value, refusal, nil
 }
 
-// step runs f over the newest state, commits what it wrote as one batch, and
-// lets the catalog and all who wait follow. Calls must not be concurrent.
-func (m *machine) step(f func(*tx) error) error {
+// step runs f over the newest state, commits what it wrote as one batch, calls
+// then, and lets the catalog and all who wait follow. Calls must not be concurrent.
+func (m *machine) step(f func(*tx) error, then func() error) error {
 	return m.db.run(func() error {
 		t := newTx(m.db.newest())
 		err := f(t)
@@ -255,6 +317,9 @@ func (m *machine) step(f func(*tx) error) error {
 			return t.err
 		}
 		if err := m.db.write(t); err != nil {
+			return err
+		}
+		if err := then(); err != nil {
 			return err
 		}
 		if m.watch != nil {

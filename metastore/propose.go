@@ -313,23 +313,29 @@ func (s *Store) proposeHere(ctx context.Context, data []byte) answer {
 // *raftlog.NotLeaderError. It is for what a leader alone may say: judgements of
 // its own, and moments by its own clock.
 func (s *Store) lead(ctx context.Context, c command) (any, error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
-	if s.Failed() != nil {
-		return nil, s.unavailable()
-	}
 	if err := s.allowed(c); err != nil {
 		return nil, err
+	}
+	a := s.leadOnce(ctx, c)
+	return a.value, a.err
+}
+
+// leadOnce does it, whatever the cluster's version, and says where it was applied.
+func (s *Store) leadOnce(ctx context.Context, c command) answer {
+	if err := c.check(); err != nil {
+		return answer{err: err}
+	}
+	if s.Failed() != nil {
+		return answer{err: s.unavailable()}
 	}
 	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.ProposeTimeout)
 	defer cancel()
 	a := s.proposeHere(bounded, encodeCommand(c))
 	s.noteSession(bounded, a)
 	if a.err != nil && raftlog.OutcomeOf(a.err) == raftlog.OutcomeUnknown {
-		return nil, s.ended(ctx, a.err)
+		a.err = s.ended(ctx, a.err)
 	}
-	return a.value, a.err
+	return a
 }
 
 // MethodPropose is the call by which a node proposes at the leader.
@@ -338,7 +344,7 @@ const MethodPropose = "meta.propose"
 // Calls are the calls and streams of this package, by the version of the cluster
 // that they came with.
 func Calls() map[string]uint64 {
-	return map[string]uint64{MethodPropose: 1, MethodSnapshot: 2, MethodConfirm: versionOfProofs}
+	return map[string]uint64{MethodPropose: 1, MethodSnapshot: 2, MethodConfirm: versionOfProofs, MethodStateHash: versionOfAgreement}
 }
 
 // HandleCall answers a call of another node's store. It never calls further. An
@@ -349,6 +355,8 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	case MethodPropose:
 	case MethodConfirm:
 		return s.serveConfirm(ctx, from, request)
+	case MethodStateHash:
+		return s.serveStateHash(ctx, from, request)
 	default:
 		return nil, &UnsupportedError{Call: method}
 	}
@@ -364,6 +372,9 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	}
 	if err = c.check(); err == nil {
 		err = s.allowed(c)
+	}
+	if err == nil && (c.kind() == typeHashState || c.kind() == typeStateAgreed) {
+		err = raftlog.Refused(errors.New("metastore: who leads compares states by itself"))
 	}
 	if err != nil {
 		return encodeAnswer(answer{err: err}), nil

@@ -47,33 +47,39 @@ type source struct {
 
 // source holds the state as it is now. It may run beside Apply, whose later
 // effects it does not have.
-func (m *machine) source() (*source, error) {
-	var s *source
-	err := m.db.run(func() error {
-		for s == nil {
-			// A state that a snapshot replaces is removed after the generation in
-			// use has changed: equal before and after, it was all there.
-			g := m.db.generation()
-			held := m.db.pebble.NewSnapshot()
-			if m.db.generation() == g {
-				s = &source{db: m.db, held: held, of: g}
-			} else if err := held.Close(); err != nil {
-				return err
-			}
-		}
-		t := newTx(stateView{s.held, s.of})
-		var ok bool
-		s.at, ok = t.applied()
-		if !ok && t.err == nil {
-			t.err = raftlog.Retry(errors.New("metastore: the state is empty"))
-		}
-		s.format = t.format()
-		if t.err != nil {
-			return errors.Join(t.err, s.held.Close())
-		}
-		return nil
+func (m *machine) source() (s *source, err error) {
+	err = m.db.run(func() (err error) {
+		s, err = m.sourceHere()
+		return err
 	})
 	return s, err
+}
+
+// sourceHere is source for who is in Pebble.
+func (m *machine) sourceHere() (*source, error) {
+	var s *source
+	for s == nil {
+		// A state that a snapshot replaces is removed after the generation in
+		// use has changed: equal before and after, it was all there.
+		g := m.db.generation()
+		held := m.db.pebble.NewSnapshot()
+		if m.db.generation() == g {
+			s = &source{db: m.db, held: held, of: g}
+		} else if err := held.Close(); err != nil {
+			return nil, err
+		}
+	}
+	t := newTx(stateView{s.held, s.of})
+	var ok bool
+	s.at, ok = t.applied()
+	if !ok && t.err == nil {
+		t.err = raftlog.Retry(errors.New("metastore: the state is empty"))
+	}
+	s.format = t.format()
+	if t.err != nil {
+		return nil, errors.Join(t.err, s.held.Close())
+	}
+	return s, nil
 }
 
 func (s *source) close() error { return s.db.run(s.held.Close) }

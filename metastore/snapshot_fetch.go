@@ -118,12 +118,15 @@ func (s *Store) fetch(from raftlog.NodeID, st *staging) (_ *staging, term raftlo
 	switch {
 	case answer.kind == answerRefused:
 		return st, 0, answer.refused()
-	case answer.kind == answerRest && request.index == 0:
+	case answer.isRest() && request.index == 0:
 		return st, 0, fmt.Errorf("%w: the rest of nothing", errMalformed)
-	case answer.kind == answerWhole:
+	case answer.isRest() && !answer.goesOn(st.hash):
+		return st, 0, fmt.Errorf("%w: the rest of a snapshot with another hash", errMalformed)
+	case !answer.isRest():
 		if st, err = s.machine.stage(); err != nil {
 			return nil, 0, err
 		}
+		st.hash = answer.hash
 	}
 	return st, answer.term, st.receive(in)
 }
@@ -148,6 +151,9 @@ func (s *Store) install(st *staging, term raftlog.Term) error {
 	if err == nil {
 		err = st.of(s.config.Genesis)
 	}
+	if err == nil {
+		err = st.agreed(c, s.agreesOnStates())
+	}
 	var id [8]byte
 	if err == nil {
 		_, err = io.ReadFull(s.config.Rand, id[:])
@@ -166,6 +172,7 @@ func (s *Store) install(st *staging, term raftlog.Term) error {
 		if err := st.use(c); err != nil {
 			return err // the database failed, or was closed: the next open goes on here
 		}
+		s.hashes.restarts(st.at, st.hash)
 	case raftlog.OutcomeOf(err) == raftlog.OutcomeUnknown:
 		// The node ends, or its journal failed. The mark stays: whether the reset
 		// is durable the next open finds out.
@@ -177,6 +184,29 @@ func (s *Store) install(st *staging, term raftlog.Term) error {
 		err = errors.Join(err, st.discard())
 	}
 	return errors.Join(err, s.reopen())
+}
+
+// errUnagreed refuses a state of which nobody says that a majority has it.
+var errUnagreed = raftlog.Retry(errors.New("metastore: the snapshot is of a state that no majority of the voters has agreed on"))
+
+// errOtherHash refuses a state that is not the one which its sender has.
+var errOtherHash = raftlog.Retry(errors.New("metastore: the snapshot does not have the hash that a majority of the voters agreed on"))
+
+// agreed refuses a state that is not what a majority of the voters has: one without
+// a hash, if it or the state in use is of a cluster that agrees on states, and one
+// that has another hash.
+func (st *staging) agreed(c *catalog, own bool) error {
+	if st.hash == nil {
+		if own || c.agreesOnStates() {
+			return errUnagreed
+		}
+		return nil
+	}
+	sum, err := digestOf(st.m.db, st.m.db.pebble, st.generation, func(int) error { return nil })
+	if err == nil && sum != *st.hash {
+		err = errOtherHash
+	}
+	return err
 }
 
 // reopen opens the group again, unless it was not closed after all.

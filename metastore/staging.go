@@ -20,7 +20,8 @@ type staging struct {
 	at         applied // of the snapshot; Index 0: nothing has come
 	last       []byte  // the last key that was written; nil: none
 	buffered   []pair
-	size       int // of buffered, in bytes
+	size       int     // of buffered, in bytes
+	hash       *digest // that the state must have; nil: its cluster does not agree on states
 }
 
 type pair struct{ key, value []byte }

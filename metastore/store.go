@@ -21,6 +21,7 @@ type Store struct {
 	group     openedGroup
 	gate      *gate
 	sources   *sources
+	hashes    *hashes
 	kick      chan struct{}       // of the gate
 	behind    chan raftlog.NodeID // a leader that has a snapshot for this replica
 	confirms  confirmCounters
@@ -47,7 +48,8 @@ type openGroup func(raftlog.GroupOptions) (group, error)
 // finished or removed. ctx bounds opening alone.
 //
 // ErrLogLost: the group's log is gone, or ends before what the state has; ErrStateLost:
-// the log begins behind the state; *NewerStateError: a newer build wrote the
+// the log begins behind the state; ErrStateDiverged: the state was found to be
+// damaged; *NewerStateError: a newer build wrote the
 // database, or the snapshot that would be the state. The last leaves the database
 // untouched, the others all that it holds.
 func Open(ctx context.Context, config Config) (*Store, error) {
@@ -80,6 +82,9 @@ func open(ctx context.Context, config Config, openGroup openGroup) (*Store, erro
 }
 
 func openOn(ctx context.Context, db *database, config Config, openGroup openGroup) (*Store, error) {
+	if err := db.mayBeUsed(); err != nil {
+		return nil, err
+	}
 	reset, start := logOf(&config)
 	if err := db.settle(reset, config.Newest); err != nil {
 		return nil, err
@@ -102,11 +107,17 @@ func openOn(ctx context.Context, db *database, config Config, openGroup openGrou
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	s.mu.leader = make(chan struct{})
 	s.sources = newSources(s)
+	s.hashes = newHashes(s)
+	m.hashes = s.hashes
 	if config.Streamer != nil { // else a follower that is behind could not be helped
 		m.trimEvery = config.TrimLogBytes / 8
 		m.trim = func(durable raftlog.Index) error {
 			if s.ClusterVersion() < versionOfSnapshots {
 				return nil // a follower of the first release could not be helped either
+			}
+			if s.agreesOnStates() {
+				durable = s.hashes.keepsFrom(durable)
+				s.hashes.demand() // so that the log may be trimmed farther next time
 			}
 			return s.group.TrimLog(durable, config.TrimLogBytes, config.TrimLogBytes/4)
 		}
@@ -127,6 +138,8 @@ func openOn(ctx context.Context, db *database, config Config, openGroup openGrou
 	s.running.Go(s.watchDatabase)
 	s.running.Go(s.followMembers)
 	s.running.Go(s.bringSnapshots)
+	s.running.Go(s.hashes.run)
+	s.running.Go(s.hashes.rounds)
 	config.Logger.Info("metadata opened", zap.Uint64("applied", uint64(m.applied().Index)), zap.Stringer("id", config.Node))
 	return s, nil
 }

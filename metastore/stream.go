@@ -71,12 +71,16 @@ const (
 	answerWhole   byte = 1
 	answerRest    byte = 2
 	answerRefused byte = 3
+	// Of a state that a majority of the voters agreed on, with its hash.
+	answerAgreed     byte = 4
+	answerAgreedRest byte = 5
 )
 
 // snapshotAnswer says what follows it.
 type snapshotAnswer struct {
 	kind   byte
 	term   raftlog.Term // of whom answers, read after its state was
+	hash   *digest      // of a state that was agreed on
 	reason string       // of a refusal
 }
 
@@ -85,7 +89,10 @@ func (a snapshotAnswer) encode() []byte {
 	if a.kind == answerRefused {
 		return appendString(b, a.reason[:min(len(a.reason), maxErrorText)])
 	}
-	return appendUint(b, uint64(a.term))
+	if b = appendUint(b, uint64(a.term)); a.hash != nil {
+		b = append(b, a.hash[:]...)
+	}
+	return b
 }
 
 func decodeSnapshotAnswer(body []byte) (a snapshotAnswer, err error) {
@@ -94,12 +101,26 @@ func decodeSnapshotAnswer(body []byte) (a snapshotAnswer, err error) {
 	switch a.kind = d.byte(); a.kind {
 	case answerWhole, answerRest:
 		a.term = raftlog.Term(d.uint())
+	case answerAgreed, answerAgreedRest:
+		a.term = raftlog.Term(d.uint())
+		sum := d.digest()
+		a.hash = &sum
 	case answerRefused:
 		a.reason = d.string(maxErrorText)
 	default:
 		d.fail("answer of kind %d", a.kind)
 	}
 	return a, d.end()
+}
+
+func (a snapshotAnswer) isRest() bool { return a.kind == answerRest || a.kind == answerAgreedRest }
+
+// goesOn reports whether what follows is of the state that has the hash.
+func (a snapshotAnswer) goesOn(hash *digest) bool {
+	if a.hash == nil || hash == nil {
+		return a.hash == hash
+	}
+	return *a.hash == *hash
 }
 
 // readStart reads the chunk that begins one direction of a stream.

@@ -27,6 +27,8 @@ func goldenSnapshotAnswers() []snapshotAnswer {
 		{kind: answerWhole, term: 7},
 		{kind: answerRest, term: 300},
 		{kind: answerRefused, reason: "not here"},
+		{kind: answerAgreed, term: 7, hash: &digest{1, 2}},
+		{kind: answerAgreedRest, term: 300, hash: &digest{3}},
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 //	1  types up to 10   what the first release applies, and the command that
 //	                    raises the version, which needs the word of every member
 //	2  types up to 21   members, moves, seed, recovery
-//	3  types up to 25   proofs: every member answers questions of Confirm; retention
+//	3  types up to 29   proofs: every member answers questions of Confirm; retention;
+//	                    states are agreed on
 //
 // A command of a version that the cluster does not have is not proposed. One
 // that is in the log all the same is refused where it is applied; but then no
