@@ -190,6 +190,11 @@ type Config struct {
 	// and can be given back to the disk, beside when that has just happened. Default
 	// 10 min, 1 s to 24 h.
 	SweepInterval time.Duration
+	// MetadataCheckInterval is how often the node that leads the metadata has all
+	// nodes compare theirs: 1 s to 24 h, default 10 min. A node whose metadata is not
+	// what a majority has is damaged, and stops (Events.NodeFailed, with an error that
+	// matches metastore.ErrStateDiverged).
+	MetadataCheckInterval time.Duration
 }
 
 const (
@@ -231,6 +236,7 @@ func (c Config) withDefaults() Config {
 	orInt64(&c.VerifyBytesPerSecond, 8<<20)
 	orDuration(&c.StartupSweepWait, time.Minute)
 	orDuration(&c.SweepInterval, 10*time.Minute)
+	orDuration(&c.MetadataCheckInterval, 10*time.Minute)
 	switch {
 	case c.Logger == nil && c.LogHandler != nil:
 		c.Logger, c.LogHandler = zap.New(NewSlogCore(c.LogHandler), zap.AddCaller()), nil
@@ -504,6 +510,7 @@ func (c *Config) validateRanges() error {
 		{"VerifyBytesPerSecond", c.VerifyBytesPerSecond, c.VerifyBytesPerSecond >= 64<<10 && c.VerifyBytesPerSecond <= 64<<30, "64 KiB to 64 GiB"},
 		{"StartupSweepWait", c.StartupSweepWait, c.StartupSweepWait >= time.Second && c.StartupSweepWait <= 10*time.Minute, "1s to 10m"},
 		{"SweepInterval", c.SweepInterval, c.SweepInterval >= time.Second && c.SweepInterval <= 24*time.Hour, "1s to 24h"},
+		{"MetadataCheckInterval", c.MetadataCheckInterval, c.MetadataCheckInterval >= time.Second && c.MetadataCheckInterval <= 24*time.Hour, "1s to 24h"},
 		{"MaxVersion", c.MaxVersion, c.MaxVersion >= 1 && c.MaxVersion <= metastore.NewestVersion, fmt.Sprintf("1 to %d", metastore.NewestVersion)},
 		{"UncommittedBytes", c.UncommittedBytes, c.UncommittedBytes >= 64<<10 && c.UncommittedBytes <= 1<<30, "64 KiB to 1 GiB"},
 	} {

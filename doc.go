@@ -154,6 +154,7 @@
 //	stele_quarantined_bytes            gauge      kind       of the files in them
 //	stele_restored_records_total       counter    -          appended again from quarantine here
 //	stele_confirmations_total          counter    result     asked of the voters: confirmed, unread, not_so, held, no_majority, dissent
+//	stele_metadata_checks_total        counter    result     comparisons of all nodes' metadata, led here: agreed, split, no_majority, lost
 //	stele_removed_bytes_total          counter    -          of log of replicas here, that retention let go
 //	stele_removing_bytes               gauge      -          of them, whose files wait for the next checkpoints
 //	stele_retention_waits              gauge      -          partitions led here that do not remove what may be due
@@ -198,6 +199,7 @@
 //	stele_members_spared > 0                              for 1m   a majority of the voters is silent
 //	stele_members_blocked > 0                             for 10m  a decommission waits: Decommissions() says for what
 //	increase(stele_confirmations_total{result="dissent"}[1h]) > 0  the metadata of a node are damaged: the log says whose word differs
+//	increase(stele_metadata_checks_total{result="split"}[1h]) > 0  so that no majority has the same: no node can join
 //	stele_quarantined_directories{kind!~"deleted|moved-away"} > 0  for 1h   something waits for a person: Node.Quarantine
 //	stele_fenced == 1                                              Node.Readiness says what helps, a plan or an empty directory
 //	increase(stele_fenced_peers_total[5m]) > 0                     a node of before a forced recovery is back: the log says what helps
@@ -238,6 +240,7 @@
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion
 //	PeerFenced         a node of before a forced recovery has come back, and is kept out
+//	MetadataSplit      of the node that leads the metadata: the voters' copies differ, and no majority has the same
 //
 // # What runs
 //

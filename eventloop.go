@@ -94,17 +94,18 @@ const (
 	topicCreated
 	topicDeleted
 	peerFenced
+	metadataSplit
 	numEvents
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "Quarantined", "ReclaimRefused", "Restored", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "Quarantined", "ReclaimRefused", "Restored", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced", "MetadataSplit"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
 		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.Reclaimed == nil && e.ReclaimRefused == nil &&
 		e.Quarantined == nil && e.Restored == nil &&
-		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.PeerFenced == nil
+		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.PeerFenced == nil && e.MetadataSplit == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/stelelog/stele/membership"
+	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/topic"
 )
 
@@ -87,6 +88,17 @@ func (l *eventLoop) onRestored() func(topic.Restored) {
 	}
 	return func(r topic.Restored) {
 		l.enqueue(func() { l.tell(restored, func() { f(r) }) })
+	}
+}
+
+// onMetadataSplit is what the metadata calls; nil if nobody wants to know.
+func (l *eventLoop) onMetadataSplit() func(metastore.StateSplit) {
+	f := l.events.MetadataSplit
+	if f == nil {
+		return nil
+	}
+	return func(s metastore.StateSplit) {
+		l.enqueue(func() { l.tell(metadataSplit, func() { f(s) }) })
 	}
 }
 

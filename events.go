@@ -15,7 +15,7 @@ import (
 // their time, and may call every method of the node. While one runs nothing is
 // lost and nothing grows: the node keeps what is newest of each partition and
 // topic, and tells what is different from what it told last. (Of what leaders tell,
-// MembershipNoticed and MoveChanged, of damage, fenced peers and the quarantine, the
+// MembershipNoticed and MoveChanged, of damage, fenced peers, splits and the quarantine, the
 // newest 256 wait.) So who is slow
 // hears of fewer changes, never of old ones last: of three leaders of a
 // partition the last one, of a topic that came and went nothing. Metrics count
@@ -82,7 +82,15 @@ type Events struct {
 	// PeerFenced: a node of before a forced recovery speaks to this one, which keeps
 	// it out. It is told once a minute of each at most.
 	PeerFenced func(FencedPeer)
+	// MetadataSplit: this node leads the metadata, and the voters' copies of it differ
+	// without a majority that has the same. Some of them are damaged, and nobody knows
+	// which: a person has to. Nobody stops meanwhile, but no node is given the metadata
+	// of another one, so that none can join. It is told at every comparison.
+	MetadataSplit func(MetadataSplit)
 }
+
+// MetadataSplit is what Events.MetadataSplit tells.
+type MetadataSplit = metastore.StateSplit
 
 // FencedPeer is what Events.PeerFenced tells: a node of an older recovery epoch.
 type FencedPeer struct {

@@ -59,6 +59,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"quarantined_directories", "Directories in quarantine on the node, by why they are there.", []string{"kind"}},
 		{"quarantined_bytes", "Bytes of the files in them.", []string{"kind"}},
 		{"restored_records_total", "Records appended again from quarantine on the node.", nil},
+		{"metadata_checks_total", "Comparisons of all nodes' metadata that the node led, by what came of them.", []string{"result"}},
 		{"confirmations_total", "Questions of the node to the voters whether something is over, by what came of them.", []string{"result"}},
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"removed_bytes_total", "Bytes of log of the node's replicas that retention let go.", nil},
@@ -266,6 +267,9 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.count(out, "confirmations_total", asked.Confirmed, "confirmed")
 	for reason, n := range asked.Refused {
 		m.count(out, "confirmations_total", n, string(reason))
+	}
+	for result, n := range p.meta.StateHashStats().Rounds {
+		m.count(out, "metadata_checks_total", n, string(result))
 	}
 	m.count(out, "removed_bytes_total", s.Removed)
 	m.send(out, "removing_bytes", prometheus.GaugeValue, float64(m.node.store.TrimmedBytes()))

@@ -317,6 +317,7 @@ func (n *Node) assemble(ctx context.Context, state membership.State) error {
 		AttemptTimeout: max(2*time.Second, 2*time.Duration(n.cfg.ElectionTicks)*n.cfg.Tick),
 		Logger:         n.log.Named("metastore"),
 		Newest:         metastore.NewestOf(n.cfg.MaxVersion), Behind: n.behind,
+		StateHashInterval: n.cfg.MetadataCheckInterval, OnStateSplit: n.events.onMetadataSplit(),
 	}); err != nil {
 		return fail(err)
 	}
