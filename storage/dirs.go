@@ -19,7 +19,8 @@ import (
 // copied, restored or renamed from one that was made here. A directory is made
 // under a temporary name ("~" cannot begin a topic's) and renamed once its
 // marker is synced, so there is never one without a marker that a later topic
-// could take for its own.
+// could take for its own. What a crash leaves under a temporary name is removed when
+// the store is opened.
 const (
 	topicsDir     = "topics"
 	markerFile    = "INCARNATION"

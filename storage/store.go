@@ -165,6 +165,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{home: h, fs: cfg.FS, reserve: spare, journal: j}
 	s.logs = newLogSet(cfg.FS, cfg.Dir, cfg.SegmentSize, cfg.MaxOpenFiles)
+	s.logs.clearUnfinished()
 	s.logs.checkpointed(replicas)
 	s.mu.replicas = replicas
 	return s, nil

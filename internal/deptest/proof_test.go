@@ -98,6 +98,7 @@ var removers = map[string]string{
 	"storage/recovery.go":      "a journal that was not finished",
 	"storage/reserve.go":       "ballast",
 	"storage/stage.go":         "a log that was staged in vain",
+	"storage/unfinished.go":    "topics' directories that were being made, with nothing but a marker",
 }
 
 // isList reports whether it is a list in memory that something is removed from.
