@@ -43,6 +43,9 @@ type Options struct {
 	Logger *zap.Logger
 	// Config changes the configuration of every node.
 	Config func(*stele.Config)
+	// Applied, if it is not nil, is told of each entry that a member is about to
+	// apply, by goroutines of that node.
+	Applied func(i int, group raftlog.GroupID, e *raftlog.Entry)
 }
 
 // Cluster is a set of nodes that a test starts and stops. Its methods are

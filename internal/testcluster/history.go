@@ -119,6 +119,11 @@ func (c *Cluster) watch(i int) *invariant.Watch {
 				return
 			}
 			s := core.Status()
+			if c.opts.Applied != nil {
+				for k := range e.Apply {
+					c.opts.Applied(i, s.Group, &e.Apply[k])
+				}
+			}
 			c.Acked(i, func() {
 				h.mu.Lock()
 				defer h.mu.Unlock()
