@@ -274,7 +274,7 @@ func Open(cfg Config) (*Manager, error) {
 	m.suspected.all = map[*replica][]storage.Index{}
 	sc := &scrubber{Manager: m, ill: map[*replica]*illness{}, pace: &pacer{clock: cfg.Clock, rate: cfg.VerifyBytesPerSecond}}
 	m.running.Go(sc.run)
-	sw := &sweeper{Manager: m, told: map[remains]string{}}
+	sw := &sweeper{Manager: m, turns: turns{}}
 	m.running.Go(sw.run)
 	m.running.Go((&retainer{Manager: m, clocks: map[storage.NodeID]clockWord{}}).run)
 	return m, nil

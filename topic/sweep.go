@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,9 +35,12 @@ import (
 // topic that a forced recovery lost.
 //
 // It is level-triggered. A pass looks at all that is here, one claim after the
-// other, and up to claimsAtOnce of them. Passes follow when the reconciler has put
-// something aside, when the metadata change while something waits, after a pause
-// that doubles while nothing can be confirmed, and every Config.SweepInterval.
+// other, and up to claimsAtOnce of them: first what was not tried yet, then what was
+// tried longest ago. One that is refused for what it is itself has a pause of its
+// own, which doubles, so that it takes no turn from others. Passes follow when the
+// reconciler has put something aside, when such a pause is over, when the metadata
+// change while something waits, after a pause that doubles while nothing can be
+// confirmed, and every Config.SweepInterval.
 const (
 	claimsAtOnce   = 64
 	sweepPause     = time.Second // between two passes of which the first was cut
@@ -122,8 +124,8 @@ func chooseRemains(f sweepFacts) (all []remains) {
 // sweeper reclaims. Its fields belong to its goroutine.
 type sweeper struct {
 	*Manager
-	told map[remains]string // why something was refused last
-	wait time.Duration      // after a pass in which nothing could be confirmed
+	turns turns         // of what was refused
+	wait  time.Duration // after a pass in which nothing could be confirmed
 }
 
 // sweep runs until the manager is closed. It begins when the reconciler has taken
@@ -137,19 +139,22 @@ func (sw *sweeper) run() {
 	}
 	timer := sw.cfg.Clock.NewTimer(0)
 	defer timer.Stop()
+	news := false
 	for {
 		put := sw.aside.wait()
 		_, changed := sw.cfg.Meta.Watch()
 		sw.survey()
-		again, waiting := sw.pass(sw.life)
+		again, waiting := sw.pass(sw.life, news)
 		sw.survey()
 		if !waiting {
 			changed = nil
 		}
 		timer.Reset(again)
+		news = false
 		select {
 		case <-put:
 		case <-changed:
+			news = true
 		case <-timer.C():
 		case <-sw.life.Done():
 			return
@@ -157,9 +162,9 @@ func (sw *sweeper) run() {
 	}
 }
 
-// pass goes through what is here once. It returns when the next pass is due, and
-// whether something waits for what others may change.
-func (sw *sweeper) pass(ctx context.Context) (again time.Duration, waiting bool) {
+// pass goes through what is here once; news: the metadata have changed. It returns
+// when the next pass is due, and whether something waits for what others may change.
+func (sw *sweeper) pass(ctx context.Context, news bool) (again time.Duration, waiting bool) {
 	all, err := sw.look()
 	if err != nil {
 		if sw.life.Err() == nil {
@@ -167,8 +172,10 @@ func (sw *sweeper) pass(ctx context.Context) (again time.Duration, waiting bool)
 		}
 		return sw.later(), false
 	}
-	sw.forgetTold(all)
-	for n, what := range all {
+	for _, gone := range sw.turns.keep(all) {
+		sw.kept.note(gone.key(), nil)
+	}
+	for n, what := range sw.turns.due(all, sw.cfg.Clock.Now(), news) {
 		if n == claimsAtOnce {
 			return sweepPause, false
 		}
@@ -177,19 +184,23 @@ func (sw *sweeper) pass(ctx context.Context) (again time.Duration, waiting bool)
 			return lastSweepWait, false
 		}
 		if err == nil {
+			delete(sw.turns, what)
 			sw.wait = 0
 			continue
 		}
 		sw.note(what, err)
-		if waiting = true; !ownTrouble(err) {
+		own := ownTrouble(err)
+		sw.turns.refused(what, sw.cfg.Clock.Now(), own)
+		if !own {
 			return sw.later(), true // of all others it would say the same
 		}
 	}
-	if waiting {
-		return sw.later(), true
-	}
 	sw.wait = 0
-	return sw.cfg.SweepInterval, false
+	next, waiting := sw.turns.next(sw.cfg.Clock.Now())
+	if !waiting {
+		next = sw.cfg.SweepInterval
+	}
+	return min(next, sw.cfg.SweepInterval), waiting
 }
 
 // later is the pause after a pass that got stuck.
@@ -268,7 +279,7 @@ func (sw *sweeper) reclaim(ctx context.Context, what remains) error {
 			err = errors.Join(err, e)
 		}
 	}
-	sw.told[what] = ""
+	sw.turns.of(what).told = ""
 	sw.kept.note(what.key(), nil)
 	sw.noteReclaimed(got)
 	// Whoever came to know of the incarnation again while its files were there.
@@ -303,24 +314,15 @@ func (sw *sweeper) note(what remains, err error) {
 	if errors.As(err, &version) {
 		key = "version"
 	}
-	if sw.told[what] == key {
+	turn := sw.turns.of(what)
+	if turn.told == key {
 		return
 	}
-	sw.told[what] = key
+	turn.told = key
 	sw.cfg.Logger.Info("what was set aside is kept for now", zap.Stringer("claim", what.claim()), zap.Error(err))
 	if sw.cfg.OnReclaimRefused != nil {
 		sw.kept.telling.Lock()
 		defer sw.kept.telling.Unlock()
 		sw.cfg.OnReclaimRefused(refusal)
-	}
-}
-
-// forgetTold keeps what was told of what is still here.
-func (sw *sweeper) forgetTold(all []remains) {
-	for what := range sw.told {
-		if !slices.Contains(all, what) {
-			delete(sw.told, what)
-			sw.kept.note(what.key(), nil)
-		}
 	}
 }
