@@ -103,3 +103,10 @@ func rules(b *breakage) map[string]*bool {
 		"durable copy is written first":   &b.durableFirst,
 	}
 }
+
+// DurableNames counts the directories whose names the store remembers to be durable.
+func (s *Store) DurableNames() int {
+	s.logs.mu.Lock()
+	defer s.logs.mu.Unlock()
+	return len(s.logs.mu.durable)
+}

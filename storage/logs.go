@@ -234,11 +234,25 @@ func (s *logSet) nameDurable(dir string) error {
 	return nil
 }
 
-// forgetName is called when the directory is renamed away.
+// forgetName is called when a directory without others in it is renamed away or
+// removed.
 func (s *logSet) forgetName(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.durable, dir)
+}
+
+// forgetNames is called when a directory is renamed away, with all below it.
+func (s *logSet) forgetNames(dir string) {
+	below := strings.TrimSuffix(s.fs.PathJoin(dir, "x"), "x")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.durable, dir)
+	for name := range s.mu.durable {
+		if strings.HasPrefix(name, below) {
+			delete(s.mu.durable, name)
+		}
+	}
 }
 
 // close closes all logs without a sync: the next process starts from the table.

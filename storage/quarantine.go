@@ -82,7 +82,7 @@ func (s *logSet) moveAside(from, base string, reason Reason) error {
 	if err := s.fs.Rename(from, s.fs.PathJoin(to, stem+"~"+strconv.FormatUint(number, 10))); err != nil {
 		return err
 	}
-	s.forgetName(from)
+	s.forgetNames(from)
 	// The new name first: a crash between the two must not lose both.
 	if err := syncDir(s.fs, to); err != nil {
 		return err
