@@ -337,21 +337,26 @@ func (s *logSet) unlinkIn(path string, stays func(string) bool) (bytes int64, er
 		}
 		at := s.fs.PathJoin(path, name)
 		info, err := s.fs.Stat(at)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil && info.IsDir() {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // or it is a link that leads nowhere
+			err = nil
+		case err == nil && info.IsDir():
+			// A link to a directory goes like a file, and nothing that it leads to.
+			if s.fs.Remove(at) == nil {
+				s.forgetName(at)
+				continue
+			}
 			var n int64
 			n, err = s.unlinkIn(at, func(string) bool { return false })
 			bytes += n
 			s.forgetName(at)
-		} else if err == nil {
+		case err == nil:
 			bytes += info.Size()
 		}
 		if err == nil {
 			err = s.fs.Remove(at)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return bytes, err
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -437,6 +439,38 @@ func TestAQuarantineThatVanishesIsNotDamaged(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrNotQuarantined)
 	_, err = s.Describe(dir)
 	require.ErrorIs(t, err, storage.ErrNotQuarantined)
+}
+
+// Links that somebody made in a directory in quarantine go with it; what they lead to
+// stays. A link that leads back up ends a description, too.
+//
+// Property: X1 (red: unlinkIn went into the directory behind a link)
+func TestDestroyFollowsNoLink(t *testing.T) {
+	root, disk := t.TempDir(), storage.DiskFS()
+	cfg := logConfig(disk)
+	cfg.Dir = filepath.Join(root, "node")
+	s, err := storage.Open(cfg)
+	require.NoError(t, err)
+	defer s.Close()
+	id := s.Identity()
+	id.ClusterID, id.Epoch, id.Node = storage.ClusterID{0xc1}, 2, 1
+	require.NoError(t, s.SetIdentity(id))
+	topicWithLog(t, s, "orders", testIncarnation)
+	aside(t, s, "orders", testIncarnation)
+	dir := "quarantine/orders@" + testIncarnation.String() + "~1"
+	outside := filepath.Join(root, "outside", "below")
+	require.NoError(t, os.MkdirAll(outside, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(outside, "file"), []byte("x"), 0o600))
+	for name, to := range map[string]string{"dir": filepath.Dir(outside), "up": "..", "nowhere": "gone", "file": filepath.Join(outside, "file")} {
+		require.NoError(t, os.Symlink(to, filepath.Join(cfg.Dir, dir, "0.7", name)))
+	}
+	_, err = s.Describe(dir)
+	require.NoError(t, err)
+	got, err := s.DestroyTopic(dead(testIncarnation))
+	require.NoError(t, err)
+	require.Equal(t, []string{dir}, got.Dirs)
+	require.NoDirExists(t, filepath.Join(cfg.Dir, dir))
+	require.FileExists(t, filepath.Join(outside, "file"))
 }
 
 // A call that names one directory takes that one, with a proof of it.
