@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/stelelog/stele/internal/proof"
 )
 
@@ -57,7 +59,8 @@ type KeptDir struct {
 
 // DestroyTopic unlinks all that is in quarantine of the incarnation that p says is
 // dead: its directories, however often it was moved aside, and those of single
-// replicas. It touches nothing in topics/. What is gone is durably gone on return.
+// replicas. It touches nothing in topics/, and leaves what is held for a person
+// (QuarantinedDir.Held): DestroyQuarantined takes that. What is gone is durably gone on return.
 // After an error of the disk some of it may be gone; the call may be repeated. A
 // *proof.Error, which matches proof.ErrRefused: nothing was touched. Safe for
 // concurrent use; it blocks for as long as the disk needs.
@@ -67,14 +70,14 @@ func (s *Store) DestroyTopic(p proof.Proof) (Destroyed, error) {
 	if err != nil {
 		return Destroyed{}, fmt.Errorf("storage: destroy a topic: %w", err)
 	}
-	return s.logs.destroy(func(_ string, q quarantinedName) bool { return q.incarnation == inc })
+	return s.logs.destroy(true, func(_ string, q quarantinedName) bool { return q.incarnation == inc })
 }
 
 // DestroyReplica unlinks the directory of a replica that was set aside, and what
 // is in quarantine of it. p says that this replica was removed from its group, or
 // that its topic's incarnation is dead. The directory is moved to quarantine
 // first, with the time at by the caller's clock, so that nothing is ever unlinked
-// in topics/. Errors as of DestroyTopic.
+// in topics/. What is held for a person stays. Errors as of DestroyTopic.
 //
 // The state is that of the replica in the journal: raftlog.Host.Destroy is who
 // calls, and lets the journal forget it then.
@@ -109,7 +112,7 @@ func (s *Store) DestroyQuarantined(p proof.Proof, dir string, group GroupID) (De
 	if err := p.Covers(id.ClusterID, id.Epoch, q.incarnation, uint64(group), uint64(replica)); err != nil {
 		return Destroyed{}, fmt.Errorf("storage: destroy %s/%s: %w", quarantineDir, base, err)
 	}
-	return s.logs.destroy(func(b string, _ quarantinedName) bool { return b == base })
+	return s.logs.destroy(false, func(b string, _ quarantinedName) bool { return b == base })
 }
 
 // Incarnation returns the life of the topic in whose directory the replica's log
@@ -141,6 +144,36 @@ func (st *ReplicaState) Partition() (uint32, bool) {
 func (d QuarantinedDir) Incarnation() (Incarnation, bool) {
 	q, ok := parseQuarantinedName(strings.TrimPrefix(d.Dir, quarantineDir+"/"))
 	return q.incarnation, ok
+}
+
+// Replica returns the replica whose directory this is by its name; false: it is not
+// that of one replica.
+func (d QuarantinedDir) Replica() (ReplicaID, bool) {
+	q, _ := parseQuarantinedName(strings.TrimPrefix(d.Dir, quarantineDir+"/"))
+	_, text, ok := strings.Cut(q.replica, ".")
+	r, err := strconv.ParseUint(text, 10, 64)
+	return ReplicaID(r), ok && err == nil
+}
+
+// Held reports whether nothing destroys it of its own accord: its reason waits for a
+// person (ReasonKind.HeldForPerson), or is there and cannot be read. One without a
+// reason was about to be destroyed when power failed.
+func (d QuarantinedDir) Held() bool { return isHeld(d.Reason, d.ReasonErr) }
+
+func isHeld(why Reason, err error) bool {
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return why.Kind.HeldForPerson()
+}
+
+// readReason reads the reason of a directory in quarantine.
+func readReason(fsys FS, path string) (why Reason, err error) {
+	text, err := readSmall(fsys, fsys.PathJoin(path, reasonFile), maxSealedText)
+	if err == nil {
+		_, why, err = decodeReason(text)
+	}
+	return why, err
 }
 
 // quarantinedName is what the name of a directory in quarantine says.
@@ -194,7 +227,7 @@ func (s *logSet) destroyReplica(st ReplicaState, at time.Time) (Destroyed, error
 	if err != nil || len(kept.Kept) > 0 {
 		return kept, err
 	}
-	return s.destroy(func(_ string, q quarantinedName) bool { return q.incarnation == inc && q.replica == replica })
+	return s.destroy(true, func(_ string, q quarantinedName) bool { return q.incarnation == inc && q.replica == replica })
 }
 
 // asideReplica moves the directory of a replica out of its topic's.
@@ -225,6 +258,72 @@ func (s *logSet) asideReplica(st ReplicaState, topic, name string, inc Incarnati
 	return kept, s.moveAside(from, stem, why)
 }
 
+// QuarantineReplica moves the directory of a replica that was set aside out of that of
+// its topic, which goes on, with a marker of its own. One that is not there was moved
+// before, or never had files: nil. A topic directory that is another one: a
+// *MarkerError, and nothing is moved. The move, and all that is in the files, is durable
+// on return; after another error it may or may not have happened. Safe for concurrent use.
+func (s *Store) QuarantineReplica(st ReplicaState, why Reason) error {
+	topic, base, ok := topicOf(st.Dir)
+	name, inc, named := parseTopicBase(base)
+	replica := strings.TrimPrefix(st.Dir, topic+"/")
+	if !ok || !named || !isReplicaBase(replica) || st.Status != ReplicaSetAside {
+		return fmt.Errorf("storage: quarantine %v in %q: it was not set aside, or is in no topic", st.Replica, st.Dir)
+	}
+	if err := s.logs.own(st.Dir); err != nil {
+		return err
+	}
+	path, err := s.logs.path(st.Dir)
+	if err == nil {
+		err = s.logs.syncBelow(path)
+	}
+	var kept Destroyed
+	if err == nil {
+		kept, err = s.logs.asideReplica(st, topic, name, inc, base+"."+replica, why)
+	}
+	if err == nil && len(kept.Kept) > 0 {
+		err = errors.New(kept.Kept[0].Reason)
+	}
+	if err != nil {
+		return fmt.Errorf("storage: quarantine %v in %s: %w", st.Replica, st.Dir, err)
+	}
+	return nil
+}
+
+// syncBelow makes the files durable that are below a directory, and their names. A
+// partition log's need not be: they rest on the journal, which forgets a replica's
+// entries when it is set aside.
+func (s *logSet) syncBelow(dir string) error {
+	names, err := listSorted(s.fs, dir)
+	if isMissing(err) {
+		return nil
+	}
+	for _, name := range names {
+		path := s.fs.PathJoin(dir, name)
+		info, err := s.fs.Stat(path)
+		if err == nil && info.IsDir() {
+			err = s.syncBelow(path)
+		} else if err == nil {
+			err = s.syncFile(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(s.fs, dir)
+}
+
+func (s *logSet) syncFile(path string) error {
+	f, err := s.fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 // isOpenIn reports whether the log of a replica's directory is open or staged.
 func (s *logSet) isOpenIn(rel string) bool {
 	s.mu.Lock()
@@ -240,8 +339,8 @@ func (s *logSet) isOpenIn(rel string) bool {
 }
 
 // destroy unlinks the directories in quarantine whose names are meant, if their
-// markers agree.
-func (s *logSet) destroy(meant func(base string, q quarantinedName) bool) (all Destroyed, err error) {
+// markers agree. sweeping: what is held for a person stays.
+func (s *logSet) destroy(sweeping bool, meant func(base string, q quarantinedName) bool) (all Destroyed, err error) {
 	s.destroying.Lock()
 	defer s.destroying.Unlock()
 	root := s.fs.PathJoin(s.root, quarantineDir)
@@ -255,6 +354,9 @@ func (s *logSet) destroy(meant func(base string, q quarantinedName) bool) (all D
 			continue
 		}
 		path := s.fs.PathJoin(root, base)
+		if sweeping && isHeld(readReason(s.fs, path)) {
+			continue
+		}
 		if why, err := s.isNot(q, path); err != nil {
 			return all, err
 		} else if why != "" {

@@ -118,5 +118,10 @@ func (m *Manager) Group(i storage.Incarnation, partition uint32) *raftlog.Group 
 
 // HasLeft asks a partition's group whether a replica has left it.
 func (m *Manager) HasLeft(ctx context.Context, i storage.Incarnation, partition uint32, g storage.GroupID, r storage.ReplicaID) error {
-	return m.hasLeft(ctx, remains{i, r, g, partition})
+	return m.hasLeft(ctx, remains{incarnation: i, replica: r, group: g, partition: partition})
+}
+
+// HasLeftWith is HasLeft with what the replica's copy has.
+func (m *Manager) HasLeftWith(ctx context.Context, i storage.Incarnation, g storage.GroupID, last storage.Index, term storage.Term, commit storage.Index) error {
+	return m.hasLeft(ctx, remains{incarnation: i, replica: 999, group: g, end: copyEnd{last, term, commit}})
 }

@@ -274,7 +274,7 @@ func (m *Manager) reclaimable(ctx context.Context, e *storage.QuarantineEntry) (
 	case int(e.Partition) >= len(t.Partitions):
 		return refuse(QuarantineUnknown, "the topic %q has no partition %d", t.Name, e.Partition)
 	}
-	return remains{e.Incarnation, e.Replica, t.Partitions[e.Partition].Group, e.Partition}, nil
+	return remains{incarnation: e.Incarnation, replica: e.Replica, group: t.Partitions[e.Partition].Group, partition: e.Partition}, nil
 }
 
 // noteReclaimed tells of what was reclaimed, by the sweeper or by a call.

@@ -126,6 +126,7 @@ func (rc *reconciler) sweep(ctx context.Context) ([]metastore.NodeAssignment, er
 		for _, d := range rc.dirs {
 			if below(st.Dir, d.Dir) {
 				d.replicas[st.Replica] = true
+				rc.hold(st.Replica, d.Incarnation, st.Group) // its place may be elsewhere since
 			}
 		}
 	}

@@ -26,13 +26,17 @@ import (
 //	metadata here say was deleted
 //	a replica that was set aside, of a    the replica is removed       a linearizable read of
 //	topic that lives                                                   its own group, which no
-//	                                                                   longer lists it
+//	                                                                   longer lists it, and has
+//	                                                                   all that the copy has
 //
 // What the metadata here say only chooses what is asked. Whether anything may go
 // is for Confirm of package metastore to say, for a majority of its voters, and
 // what goes is for package storage to compare with the proof. What nobody has
 // deleted stays: an incarnation that the metadata do not know may be that of a
-// topic that a forced recovery lost.
+// topic that a forced recovery lost. A copy that moved away and has committed entries
+// that its group has not, or others in their place, tells of a loss: it is moved to
+// quarantine and held there for a person, as is all whose reason says so
+// (storage.QuarantinedDir.Held).
 //
 // It is level-triggered. A pass looks at all that is here, one claim after the
 // other, and up to claimsAtOnce of them: first what was not tried yet, then what was
@@ -71,6 +75,15 @@ type remains struct {
 	replica   storage.ReplicaID
 	group     storage.GroupID
 	partition uint32
+	end       copyEnd // of that one
+}
+
+// copyEnd is what the copy of a replica that was set aside has at least: all of it
+// was committed.
+type copyEnd struct {
+	last   storage.Index // that it applied
+	term   storage.Term  // of last
+	commit storage.Index // that it knew of
 }
 
 // claim is what has to be confirmed before they go.
@@ -102,8 +115,14 @@ func chooseRemains(f sweepFacts) (all []remains) {
 			}
 		}
 	}
+	held := map[storage.ReplicaID]bool{}
 	for _, d := range f.quarantined {
-		bury(d.Incarnation())
+		if r, ok := d.Replica(); ok && d.Held() {
+			held[r] = true
+		}
+		if !d.Held() {
+			bury(d.Incarnation())
+		}
 	}
 	var moved []remains
 	for i := range f.replicas {
@@ -113,9 +132,10 @@ func chooseRemains(f sweepFacts) (all []remains) {
 			continue
 		}
 		bury(inc, true)
-		if f.lives(inc) && f.removed(st.Group, st.Replica) {
+		if f.lives(inc) && f.removed(st.Group, st.Replica) && !held[st.Replica] {
 			partition, _ := st.Partition()
-			moved = append(moved, remains{inc, st.Replica, st.Group, partition})
+			end := copyEnd{st.Log.LastIndex, st.Log.LastTerm, max(st.Hard.Commit, st.Log.LastIndex)}
+			moved = append(moved, remains{inc, st.Replica, st.Group, partition, end})
 		}
 	}
 	return append(all, moved...)
@@ -250,7 +270,12 @@ func (sw *sweeper) look() ([]remains, error) {
 // reclaim asks for a proof, and destroys what it proves.
 func (sw *sweeper) reclaim(ctx context.Context, what remains) error {
 	if what.replica != 0 {
-		if err := sw.hasLeft(ctx, what); err != nil {
+		err := sw.hasLeft(ctx, what)
+		var longer *LongerCopyError
+		if errors.As(err, &longer) {
+			return sw.holdCopy(what, longer)
+		}
+		if err != nil {
 			return err
 		}
 	}

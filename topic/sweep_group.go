@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
 	"github.com/stelelog/stele/storage"
@@ -16,11 +18,32 @@ import (
 // whether a replica has left its group.
 const versionOfLeft = 3
 
+// LongerCopyError keeps the copy of a replica that moved away: it has committed entries
+// that the partition's group, asked by a linearizable read, does not have. So the group
+// has lost what was acknowledged, or the copy is not what it should be; a person has to
+// look at both. It matches raftlog.ErrRetry.
+type LongerCopyError struct {
+	TopicPartition
+	Replica storage.ReplicaID
+	Last    storage.Index // that the copy applied
+	Term    storage.Term  // of Last
+	Commit  storage.Index // that the copy knew to be committed
+}
+
+func (e *LongerCopyError) Error() string {
+	return fmt.Sprintf("topic: the copy of %v that moved away from %v has entries up to %d (of term %d, committed up to %d) that its group does not have",
+		e.Replica, e.TopicPartition, e.Last, e.Term, e.Commit)
+}
+
+// Is gives the error its outcome: retry.
+func (e *LongerCopyError) Is(target error) bool { return target == raftlog.ErrRetry }
+
 // errListed: the group has the replica, or may.
 var errListed = raftlog.Retry(errors.New("topic: the partition's group still lists the replica"))
 
 // hasLeft returns nil if the group of a partition says, by a linearizable read of
-// its own, that it does not list a replica. Every node that holds the partition may
+// its own, that it does not list a replica, and that it has all that the replica's copy
+// has; a *LongerCopyError says that it has not. Every node that holds the partition may
 // be asked: the read is confirmed by its leader.
 //
 // The metadata say that a replica has no place only after its group left it out.
@@ -41,15 +64,17 @@ func (m *Manager) hasLeft(ctx context.Context, what remains) error {
 	a, p := address{what.incarnation, what.partition}, t.Partitions[what.partition]
 	failed := raftlog.Retry(fmt.Errorf("topic: no replica of %s/%d can be asked", t.Name, what.partition))
 	for _, node := range m.whoHolds(a, p) {
-		var listed bool
+		var word leftWord
 		if r := m.replica(a); node == m.cfg.Node && r != nil {
-			listed, err = r.lists(ctx, what.group, what.replica)
+			word, err = r.left(ctx, what.group, what.replica, what.end)
 		} else {
-			listed, err = m.askLeft(ctx, node, a, what)
+			word, err = m.askLeft(ctx, node, a, what)
 		}
 		switch {
-		case err == nil && listed:
+		case err == nil && word == leftListed:
 			return errListed
+		case err == nil && word == leftLonger:
+			return &LongerCopyError{TopicPartition{t.Name, what.partition}, what.replica, what.end.last, what.end.term, what.end.commit}
 		case err == nil:
 			return nil
 		}
@@ -77,76 +102,116 @@ func (m *Manager) whoHolds(a address, p metastore.Partition) (nodes []storage.No
 	return nodes
 }
 
-func (m *Manager) askLeft(ctx context.Context, node storage.NodeID, a address, what remains) (listed bool, err error) {
-	response, err := m.call(ctx, node, methodLeft, encodeLeft(a, what.group, what.replica), 0)
+func (m *Manager) askLeft(ctx context.Context, node storage.NodeID, a address, what remains) (leftWord, error) {
+	response, err := m.call(ctx, node, methodLeft, encodeLeft(a, what.group, what.replica, what.end), 0)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	return decodeLeftIs(response)
 }
 
-// lists reports whether the group lists a replica, by a linearizable read: in its
-// configuration as of an entry that is not older than the call, in any half.
-func (r *replica) lists(ctx context.Context, g storage.GroupID, id storage.ReplicaID) (bool, error) {
+// leftWord is what a group says of a replica that is said to have left.
+type leftWord byte
+
+const (
+	leftWhole  leftWord = 0 // it is not listed, and the group has all that its copy has
+	leftListed leftWord = 1
+	leftLonger leftWord = 2 // it is not listed, and its copy has what the group has not
+)
+
+// left says whether the group lists a replica, by a linearizable read: in its
+// configuration as of an entry that is not older than the call, in any half; and
+// whether its log has what the copy has.
+func (r *replica) left(ctx context.Context, g storage.GroupID, id storage.ReplicaID, end copyEnd) (leftWord, error) {
 	if have := r.where().Group; have != g {
-		return false, raftlog.Refused(fmt.Errorf("topic: this is %v, asked for is %v", have, g))
+		return 0, raftlog.Refused(fmt.Errorf("topic: this is %v, asked for is %v", have, g))
 	}
 	if _, err := r.group.ReadIndex(ctx); err != nil {
-		return false, readError(err)
+		return 0, readError(err)
 	}
 	st, err := r.group.State(ctx)
-	if err != nil {
-		return false, err
+	switch {
+	case err != nil:
+		return 0, err
+	case listsReplica(&st.Conf, id):
+		return leftListed, nil
+	case end.commit > st.Log.LastIndex:
+		return leftLonger, nil
 	}
-	c := st.Conf
-	return slices.Contains(slices.Concat(c.Voters, c.Learners, c.VotersOutgoing, c.LearnersNext), id), nil
+	term, err := r.group.Log().Term(end.last)
+	switch {
+	case errors.Is(err, storage.ErrCompacted): // retention removed it, with the group's consent
+		return leftWhole, nil
+	case err != nil:
+		return 0, raftlog.Retry(fmt.Errorf("topic: the term of entry %d: %w", end.last, err))
+	case term != end.term:
+		return leftLonger, nil
+	}
+	return leftWhole, nil
+}
+
+// holdCopy moves a copy that has more than its group to quarantine, where it is held.
+func (sw *sweeper) holdCopy(what remains, longer *LongerCopyError) error {
+	for _, st := range sw.cfg.Host.Replicas() {
+		if st.Replica != what.replica {
+			continue
+		}
+		why := storage.Reason{Kind: storage.ReasonLonger, Text: longer.Error(), At: sw.cfg.Clock.Now()}
+		if err := sw.cfg.Store.QuarantineReplica(st, why); err != nil {
+			return raftlog.Retry(withoutOutcome{errors.Join(longer, err)})
+		}
+		sw.cfg.Logger.Error("a copy that moved away has more than its group: it is held in quarantine", zap.Error(longer))
+	}
+	return longer
 }
 
 func (m *Manager) serveLeft(ctx context.Context, r *replica, _ byte, body []byte) ([]byte, error) {
-	g, id, err := decodeLeft(body)
+	g, id, end, err := decodeLeft(body)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout)
 	defer cancel()
-	listed, err := r.lists(ctx, g, id)
+	word, err := r.left(ctx, g, id, end)
 	if err != nil {
 		return nil, err
 	}
-	return encodeLeftIs(listed), nil
+	return append(responseHead(1), byte(word)), nil
 }
 
-func encodeLeft(a address, g storage.GroupID, r storage.ReplicaID) []byte {
-	b := a.append(make([]byte, 0, wireAddress+16), 0)
-	b = binary.LittleEndian.AppendUint64(b, uint64(g))
-	return binary.LittleEndian.AppendUint64(b, uint64(r))
-}
+// A question of "topic.left" is, behind the address, group, replica, and of its copy
+// the last applied entry, its term, and the commit, 8 bytes each; the answer a byte,
+// the leftWord.
+const leftSize = 40
 
-func decodeLeft(body []byte) (g storage.GroupID, r storage.ReplicaID, err error) {
-	if len(body) != 16 {
-		return 0, 0, malformed("left of %d bytes", len(body))
+func encodeLeft(a address, g storage.GroupID, r storage.ReplicaID, end copyEnd) []byte {
+	b := a.append(make([]byte, 0, wireAddress+leftSize), 0)
+	for _, v := range [...]uint64{uint64(g), uint64(r), uint64(end.last), uint64(end.term), uint64(end.commit)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	g, r = storage.GroupID(binary.LittleEndian.Uint64(body)), storage.ReplicaID(binary.LittleEndian.Uint64(body[8:]))
-	if g == 0 || r == 0 {
-		return 0, 0, malformed("replica %d of group %d", r, g)
-	}
-	return g, r, nil
+	return b
 }
 
-func encodeLeftIs(listed bool) []byte {
-	if listed {
-		return append(responseHead(1), 1)
+func decodeLeft(body []byte) (g storage.GroupID, r storage.ReplicaID, end copyEnd, err error) {
+	if len(body) != leftSize {
+		return 0, 0, end, malformed("left of %d bytes", len(body))
 	}
-	return append(responseHead(1), 0)
+	at := func(i int) uint64 { return binary.LittleEndian.Uint64(body[8*i:]) }
+	g, r = storage.GroupID(at(0)), storage.ReplicaID(at(1))
+	end = copyEnd{storage.Index(at(2)), storage.Term(at(3)), storage.Index(at(4))}
+	if g == 0 || r == 0 || end.commit < end.last {
+		return 0, 0, end, malformed("replica %d of group %d, applied %d of %d", r, g, end.last, end.commit)
+	}
+	return g, r, end, nil
 }
 
-func decodeLeftIs(response []byte) (listed bool, err error) {
+func decodeLeftIs(response []byte) (leftWord, error) {
 	body, err := decodeResponse(response)
 	if err != nil {
-		return true, err
+		return 0, err
 	}
-	if len(body) != 1 || body[0] > 1 {
-		return true, raftlog.Retry(malformed("left in %d bytes", len(body)))
+	if len(body) != 1 || leftWord(body[0]) > leftLonger {
+		return 0, raftlog.Retry(malformed("left in %d bytes", len(body)))
 	}
-	return body[0] == 1, nil
+	return leftWord(body[0]), nil
 }
