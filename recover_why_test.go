@@ -35,8 +35,12 @@ func TestASurvivorThatWasNotAppliedIsToldSo(t *testing.T) {
 		mustCreate(c, 0, "orders", 2)
 		want := []string{produceTo(c, 0, "orders", 0, 1)}
 		c.Sleep(time.Second)
+		c.Close(1) // with what it has in its files, and not only in the journal
+		c.Sleep(time.Second)
+		c.Close(0) // later: its metadata go on
 		c.PowerLossAll()
 		plan := planFrom(c, 0, 1)
+		require.True(t, plan.Nodes[0].GoesOn)
 		require.NoError(t, stele.ApplyRecovery(c.Config(0), plan))
 		c.Recovered(0, 1)
 		c.Start(0)
