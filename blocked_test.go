@@ -111,3 +111,51 @@ func TestADeadNodeWaitsForAPerson(t *testing.T) {
 		require.NoError(t, d.Wait(t.Context()))
 	})
 }
+
+// Two of five nodes are dead, and with them two of three replicas of a partition,
+// which nobody can move then. A forced decommission of one of them is refused and says
+// so; it shows that it waits for that, too. When the other one is back, it comes to its
+// end.
+//
+// Property: D2 (red: partitions without a majority were not looked at)
+func TestADecommissionWaitsForPartitionsWithoutAMajority(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Seed: 63, Nodes: 5}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		_, err := c.Node(0).CreateTopic(t.Context(), "orders", stele.TopicConfig{Partitions: 1, Replicas: 3})
+		require.NoError(t, err)
+		c.Sleep(5 * time.Second)
+		dead := map[int]bool{}
+		for _, a := range partitions(c, 0, "orders")[0].Replicas[1:] {
+			dead[int(a.Node)-1] = true
+		}
+		asked, gone := -1, []int{}
+		for i := range 5 {
+			if dead[i] {
+				gone = append(gone, i)
+			} else {
+				asked = i
+			}
+		}
+		require.Len(t, gone, 2)
+		for _, i := range gone {
+			c.PowerLoss(i)
+		}
+		name := c.Member(gone[0]).Name
+		c.Eventually(func() bool {
+			plan, err := c.Node(asked).PlanDecommission(t.Context(), name, stele.DecommissionOptions{Force: true})
+			return err == nil && len(plan.Blocked) == 1 && plan.Blocked[0].Code == stele.BlockMajority
+		}, "both are marked dead")
+		var blocked *stele.BlockedError
+		_, err = c.Node(asked).Decommission(t.Context(), name, stele.DecommissionOptions{Force: true})
+		require.ErrorAs(t, err, &blocked)
+		require.ErrorContains(t, err, "orders/0")
+		d, err := c.Node(asked).Decommission(t.Context(), name, stele.DecommissionOptions{Force: true, WhenPossible: true})
+		require.NoError(t, err)
+		short, end := context.WithTimeout(t.Context(), 30*time.Second)
+		defer end()
+		require.ErrorContains(t, d.Wait(short), "bring those nodes back")
+		c.Start(gone[1])
+		require.NoError(t, d.Wait(t.Context()))
+	})
+}

@@ -62,6 +62,7 @@ const (
 	BlockQuorum    BlockCode = membership.BlockQuorum    // too few of the voters that would be left are alive: bring them back
 	BlockBusy      BlockCode = membership.BlockBusy      // something else is under way: wait for it
 	BlockReplicas  BlockCode = membership.BlockReplicas  // partition replicas have no other node: add one
+	BlockMajority  BlockCode = membership.BlockMajority  // partitions have no majority of replicas that live: bring their nodes back, or recover
 )
 
 // BlockedError refuses a decommission that would not come to its end as things
@@ -145,7 +146,7 @@ func (p *parts) planDecommission(m metastore.Member, force, fresh bool) (Decommi
 	for _, move := range replicas.Moves {
 		plan.Moves = append(plan.Moves, ReplicaMove{TopicPartition{Topic: move.Topic, Partition: move.Partition}, move.To})
 	}
-	if b, ok := stuckOn(replicas.Blocked); ok {
+	if b, ok := stuckOn(replicas); ok {
 		plan.Blocked = append([]Block{b}, plan.Blocked...)
 	}
 	return plan, nil
@@ -153,7 +154,7 @@ func (p *parts) planDecommission(m metastore.Member, force, fresh bool) (Decommi
 
 // stuck is stuckOn of a node that leaves.
 func (p *parts) stuck(node NodeID) (Block, bool) {
-	return stuckOn(p.drain(node, false).Blocked)
+	return stuckOn(p.drain(node, false))
 }
 
 // drains keeps what was planned of nodes that leave, as long as members and topics
@@ -168,7 +169,8 @@ type drains struct {
 
 type drainPlan struct {
 	topic.Plan
-	changes uint64 // of the metadata
+	asleep  []TopicPartition // of the node's, that have no majority of replicas that live
+	changes uint64           // of the metadata
 	made    time.Time
 	took    time.Duration
 }
@@ -181,7 +183,7 @@ const planShare = 20
 // drain is where the replicas of a node that leaves go; what it points to must not be
 // changed. A plan that need not be fresh may be older than the last change, by as much
 // as keeps plans below a twentieth of the time.
-func (p *parts) drain(node NodeID, fresh bool) topic.Plan {
+func (p *parts) drain(node NodeID, fresh bool) drainPlan {
 	changes, _ := p.meta.Watch() // before what is planned on: that may be newer
 	d := &p.drains.mu
 	d.Lock()
@@ -189,31 +191,71 @@ func (p *parts) drain(node NodeID, fresh bool) topic.Plan {
 	now := clock.System().Now()
 	last, ok := d.plans[node]
 	if ok && (last.changes == changes || !fresh && now.Sub(last.made) < planShare*last.took) {
-		return last.Plan
+		return last
 	}
 	if len(d.plans) >= maxPlans || d.plans == nil {
 		d.plans = map[NodeID]drainPlan{}
 	}
-	plan := topic.PlannedDrain(p.meta.Members(), p.meta.Topics(), node)
-	made := clock.System().Now()
-	d.plans[node] = drainPlan{plan, changes, made, made.Sub(now)}
+	members, topics := p.meta.Members(), p.meta.Topics()
+	plan := drainPlan{Plan: topic.PlannedDrain(members, topics, node), asleep: asleepOn(members, topics, node), changes: changes}
+	plan.made = clock.System().Now()
+	plan.took = plan.made.Sub(now)
+	d.plans[node] = plan
 	return plan
 }
 
-// stuckOn says that replicas have nowhere to go.
-func stuckOn(replicas []topic.BlockedReplica) (Block, bool) {
+// asleepOn are the partitions with a replica on a node that have no majority of
+// replicas on nodes that live: nothing moves them.
+func asleepOn(members []metastore.Member, topics []metastore.Topic, node NodeID) (asleep []TopicPartition) {
+	lives := map[NodeID]bool{}
+	for i := range members {
+		lives[members[i].Node] = !members[i].Liveness.Dead
+	}
+	for _, t := range topics {
+		for i, part := range t.Partitions {
+			here, living := false, 0
+			for _, a := range part.Replicas {
+				here = here || a.Node == node
+				if lives[a.Node] {
+					living++
+				}
+			}
+			if here && living <= len(part.Replicas)/2 {
+				asleep = append(asleep, TopicPartition{Topic: t.Name, Partition: uint32(i)})
+			}
+		}
+	}
+	return asleep
+}
+
+// stuckOn says that replicas cannot be moved, or have nowhere to go.
+func stuckOn(plan drainPlan) (Block, bool) {
+	if len(plan.asleep) > 0 {
+		return Block{Code: BlockMajority, Reason: fmt.Sprintf(
+			"%d partitions cannot be moved, as most of their replicas are on dead nodes (%s): bring those nodes back, or if they are lost for good see PlanRecovery",
+			len(plan.asleep), firstOf(plan.asleep))}, true
+	}
+	var replicas []TopicPartition
+	for _, r := range plan.Blocked {
+		replicas = append(replicas, r.TopicPartition)
+	}
+	return Block{Code: BlockReplicas, Reason: fmt.Sprintf(
+		"%d partition replicas have nowhere to go, as each other node that lives and stays has one of the same partition (%s): add a node",
+		len(replicas), firstOf(replicas))}, len(replicas) > 0
+}
+
+// firstOf names the first few of partitions.
+func firstOf(partitions []TopicPartition) string {
 	const named = 3
 	var names []string
-	for i, r := range replicas {
+	for i, at := range partitions {
 		if i == named {
 			names = append(names, "...")
 			break
 		}
-		names = append(names, r.TopicPartition.String())
+		names = append(names, at.String())
 	}
-	return Block{Code: BlockReplicas, Reason: fmt.Sprintf(
-		"%d partition replicas have nowhere to go, as each other node that lives and stays has one of the same partition (%s): add a node",
-		len(replicas), strings.Join(names, ", "))}, len(replicas) > 0
+	return strings.Join(names, ", ")
 }
 
 // Decommission takes a node out of the cluster: its partitions are moved to other

@@ -73,11 +73,14 @@ const (
 	// BlockReplicas: partition replicas have no other node. Add one. It is the
 	// partitions' affair, and not found here.
 	BlockReplicas
+	// BlockMajority: partitions have no majority of replicas on nodes that live, so
+	// that they cannot be moved. Bring those nodes back, or recover. As BlockReplicas.
+	BlockMajority
 )
 
 // String is the reason in a word, distinct for each.
 func (b BlockCode) String() string {
-	names := [...]string{"none", "voters", "last-voter", "dead", "quorum", "busy", "replicas"}
+	names := [...]string{"none", "voters", "last-voter", "dead", "quorum", "busy", "replicas", "majority"}
 	if int(b) < len(names) {
 		return names[b]
 	}

@@ -164,7 +164,7 @@ func TestPlanDecommission(t *testing.T) {
 	_, err := PlanDecommission(factsOf(3, 3), 9, false)
 	require.ErrorIs(t, err, ErrNoMember)
 	names := map[string]bool{}
-	for b := BlockVoters; b <= BlockReplicas; b++ {
+	for b := BlockVoters; b <= BlockMajority; b++ {
 		require.False(t, names[b.String()])
 		names[b.String()] = true
 	}
