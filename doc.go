@@ -137,6 +137,7 @@
 //	stele_members_blocked              gauge      -          of those on their way out, that wait for a person
 //	stele_fenced                       gauge      -          1 if the cluster went on in another recovery epoch than the node
 //	stele_fenced_peers_total           counter    -          nodes of an older recovery epoch that spoke to it, each once a minute
+//	stele_rival_peers_total            counter    -          nodes of another recovery to the same epoch that spoke to it, each once a minute
 //	stele_join_attempts_total          counter    -          questions to peers, to be taken in or to find the others
 //	stele_leaderless_seconds_total     counter    -          for which the node saw no leader of the metadata
 //	stele_metadata_lag_entries         gauge      -          of the metadata, known to be committed and not yet applied
@@ -203,6 +204,7 @@
 //	stele_quarantined_directories{kind!~"deleted|moved-away"} > 0  for 1h   something waits for a person: Node.Quarantine
 //	stele_fenced == 1                                              Node.Readiness says what helps, a plan or an empty directory
 //	increase(stele_fenced_peers_total[5m]) > 0                     a node of before a forced recovery is back: the log says what helps
+//	increase(stele_rival_peers_total[5m]) > 0                      two recoveries made two clusters: give one up
 //	stele_members_stray > 0                               for 1m   something went wrong: DescribeCluster().Strays, Forget
 //	increase(stele_log_damages_total[1d]) > 0                      the disk changes bytes: replace it
 //	stele_logs_damaged > 0                                for 10m  no other replica has what is damaged here

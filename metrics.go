@@ -43,6 +43,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"members_stray", "Voters on the metadata that no member is; told by the leader.", nil},
 		{"members_blocked", "Members on their way out that wait for a person.", nil},
 		{"fenced", "1 if the cluster went on in another recovery epoch than the node.", nil},
+		{"rival_peers_total", "Times that a node of another forced recovery to the same epoch spoke, each counted once a minute.", nil},
 		{"fenced_peers_total", "Times that a node of an older recovery epoch spoke, each counted once a minute.", nil},
 		{"join_attempts_total", "Questions of the node to peers, to be taken in or to find the others.", nil},
 		{"leaderless_seconds_total", "Time for which the node saw no leader of the metadata.", nil},
@@ -162,6 +163,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.count(out, "join_attempts_total", m.node.asked.Load())
 	m.send(out, "fenced", prometheus.GaugeValue, one(m.node.net.fence.now() != nil))
 	m.count(out, "fenced_peers_total", m.node.net.fence.peers.Load())
+	m.count(out, "rival_peers_total", m.node.net.fence.rivals.Load())
 	if p := m.node.net.parts.Load(); p != nil {
 		m.collectHost(out, p.host.Stats())
 		m.collectTopics(out, p)

@@ -114,7 +114,7 @@ func (n *Node) readiness() (r Readiness, on signals) {
 	}
 	switch membership.Ready(facts, n.cfg.ContactTimeout) {
 	case membership.UnreadyRemoved: // what became of the node it is about to ask
-		return Readiness{Removed, "the metadata's group goes on without this node"}, on
+		return Readiness{Removed, "the metadata's group goes on without this node: it takes part again only with an empty directory"}, on
 	case membership.UnreadyNoLeader:
 		return Readiness{NoLeader, n.unled()}, on
 	case membership.UnreadySilent:

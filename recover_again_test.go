@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -117,7 +118,9 @@ func TestARecoveryAfterARecovery(t *testing.T) {
 // Property: R33 (red: the plan was not compared; a node that joined did not say by which plan; nor did its survey)
 func TestTwoRecoveriesOfOneCluster(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
-	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 6, Logger: zap.New(core)}, func(c *testcluster.Cluster) {
+	registry := prometheus.NewRegistry()
+	config := func(cfg *stele.Config) { cfg.Metrics = registry }
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 6, Config: config, Logger: zap.New(core)}, func(c *testcluster.Cluster) {
 		t := c.T
 		c.StartAll()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -171,6 +174,7 @@ func TestTwoRecoveriesOfOneCluster(t *testing.T) {
 			by[e.ContextMap()["node"]] = true
 		}
 		require.True(t, by[c.Member(2).Name], "it did not say so: %v", by)
+		require.NotZero(t, gathered(t, registry, "stele_rival_peers_total"))
 
 		c.PowerLossAll()
 		var surveys []stele.Survey

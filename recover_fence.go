@@ -73,8 +73,17 @@ type fence struct {
 	seen    func(FencedPeer) // told of each node of an older epoch, when it is logged
 	peers   atomic.Uint64    // how often that was
 
+	rivals atomic.Uint64 // how often a node of another recovery to the same epoch was logged
+
 	mu     sync.Mutex
-	logged map[uint64]time.Time // by node id: when it was said last that it is behind
+	logged map[spoke]time.Time // when it was said last that a node is kept out
+}
+
+// spoke is a node that is kept out, and why: a node that is behind may come back as
+// one of another recovery a moment later.
+type spoke struct {
+	node  uint64
+	rival bool
 }
 
 const (
@@ -90,7 +99,7 @@ const (
 )
 
 func newFence(log *zap.Logger) *fence {
-	return &fence{log: log, seen: func(FencedPeer) {}, tripped: make(chan struct{}), tell: make(chan string, 16), logged: map[uint64]time.Time{}}
+	return &fence{log: log, seen: func(FencedPeer) {}, tripped: make(chan struct{}), tell: make(chan string, 16), logged: map[spoke]time.Time{}}
 }
 
 // now returns why this node is fenced, nil if it is not. A network that no node
@@ -173,21 +182,22 @@ func (n *Node) findWay(recoveries []Recovery) {
 }
 
 // due reports whether it is to be said that a peer is kept out.
-func (f *fence) due(from transport.Peer) bool {
+func (f *fence) due(by spoke) bool {
 	now := clock.System().Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	last, known := f.logged[from.Node]
+	last, known := f.logged[by]
 	due := (!known || now.Sub(last) >= fenceEvery) && (known || len(f.logged) < maxFenced)
 	if due {
-		f.logged[from.Node] = now
+		f.logged[by] = now
 	}
 	return due
 }
 
 // rival notes that a peer of another recovery to the same epoch speaks.
 func (f *fence) rival(from transport.Peer, epoch uint64) {
-	if f.due(from) {
+	if f.due(spoke{from.Node, true}) {
+		f.rivals.Add(1)
 		f.log.Error("a node of another forced recovery to the same epoch is kept out: there are two clusters, and one has to be given up",
 			zap.String("name", from.Name), zap.String("addr", from.Addr), zap.Uint64("epoch", epoch))
 	}
@@ -196,7 +206,7 @@ func (f *fence) rival(from transport.Peer, epoch uint64) {
 // behind notes that a peer of an older epoch speaks; included: the plan of the
 // recovery to this epoch is about it.
 func (f *fence) behind(from transport.Peer, epoch uint64, included bool) {
-	if !f.due(from) {
+	if !f.due(spoke{from.Node, false}) {
 		return
 	}
 	its, _ := epochOf(from)

@@ -110,7 +110,8 @@
 // of the others, and its process ends with status 4. Such a node takes part again only
 // with an empty directory. One that is in the plan, and was started before the plan was
 // applied to its directory, ends with status 6: apply it, and do not empty that
-// directory, as it may hold what no other node has.
+// directory, as it may hold what no other node has. The cluster grows back with empty
+// directories: a lost node is started as before, under its name, without -join.
 // members shows the recovery. What was set aside stays until somebody who needs no
 // more of it says
 //

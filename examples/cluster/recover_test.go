@@ -132,7 +132,7 @@ Who goes on:
   a (n1, at a:1) with its own metadata; replicas set aside: 0
   b (n2, at b:1) with the metadata of a; replicas set aside: 1
 
-Lost or left behind, and never to return: destroy their directories before they meet the others
+Lost or left behind, and never to return. Can one of their directories still be read? Then stop: it may hold what these do not, so survey it, too
   c (n3, at c:1)
 
 Goes on from one replica:
@@ -140,13 +140,14 @@ Goes on from one replica:
   lines/1: r7 on b, whose log ends with entry 5 of term 3; of its end 1 entry is kept that nobody left knows to be committed
 4 partitions go on as before, by the majority that is left
 
-Lost, with all records: no replica is left. The topics can only be deleted
+Lost, with all records: no replica is left. Only deleting their topics helps: copy their other partitions elsewhere before
   lines/2
 
 What cannot be known:
   what only lost nodes had is gone, acknowledged or not: records, topics, members. Nobody can list it
   whether what is kept without being known to be committed was acknowledged: 1 entry. From now on it counts
-  whether another directory can still be read: survey it too, before anything is applied
+
+The others must not meet these nodes: keep their machines off. Destroy their directories last, when the new cluster was looked at and nothing of them is needed.
 
 `, "ID", strings.Repeat("0", 32)), out.String())
 	a := describeMembers(stele.Cluster{Recoveries: []stele.Recovery{

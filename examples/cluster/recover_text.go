@@ -27,7 +27,7 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 		}
 		line("  %s (%v, at %s) %s; replicas set aside: %d", n.Name, n.Node, n.Addr, what, len(n.SetAside))
 	}
-	line("\nLost or left behind, and never to return: destroy their directories before they meet the others")
+	line("\nLost or left behind, and never to return. Can one of their directories still be read? Then stop: it may hold what these do not, so survey it, too")
 	for _, m := range p.LeftBehind {
 		line("  %s (%v, at %s)", m.Name, m.Node, m.Addr)
 	}
@@ -55,7 +55,7 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 	if p.Kept > 0 {
 		line("%s as before, by the majority that is left", plural(p.Kept, "partition goes on", "partitions go on"))
 	}
-	line("\nLost, with all records: no replica is left. The topics can only be deleted")
+	line("\nLost, with all records: no replica is left. Only deleting their topics helps: copy their other partitions elsewhere before")
 	for _, g := range p.Lost {
 		line("  %s/%d", g.Topic, g.Partition)
 	}
@@ -67,5 +67,5 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 	if unsure > 0 {
 		line("  whether what is kept without being known to be committed was acknowledged: %s. From now on it counts", plural(unsure, "entry", "entries"))
 	}
-	line("  whether another directory can still be read: survey it too, before anything is applied\n")
+	line("\nThe others must not meet these nodes: keep their machines off. Destroy their directories last, when the new cluster was looked at and nothing of them is needed.\n")
 }
