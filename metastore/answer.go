@@ -38,6 +38,7 @@ const (
 	resultEach     byte = 5
 	resultMove     byte = 6
 	resultFlag     byte = 7
+	resultRetired  byte = 8
 )
 
 // Codes of errors.
@@ -65,8 +66,10 @@ const (
 	codeTooManyMoves   byte = 20
 	codeReplicaExists  byte = 21
 	codeTooFewNodes    byte = 22
+	codeRestoring      byte = 23
+	codeRetired        byte = 24
 
-	newestCode = codeTooFewNodes
+	newestCode = codeRetired
 )
 
 // sentinel returns the error that a code stands for, nil for the others.
@@ -106,6 +109,8 @@ func sentinel(code byte) error {
 		return ErrReplicaExists
 	case codeTooFewNodes:
 		return ErrTooFewNodes
+	case codeRestoring:
+		return ErrTopicRestoring
 	}
 	return nil
 }
@@ -117,7 +122,7 @@ func encodeAnswer(a answer) []byte {
 	}
 	switch v := a.value.(type) {
 	case *Topic:
-		return appendTopic(append(b, resultTopic), v)
+		return appendTopic(b, v)
 	case producer:
 		return appendProducer(append(b, resultProducer), v)
 	case Member:
@@ -142,7 +147,12 @@ func decodeAnswer(b []byte) (a answer) {
 	switch kind := d.byte(); kind {
 	case resultNone:
 	case resultTopic:
-		a.value = d.topic()
+		a.value = d.topic((*decoder).topicHead)
+	case resultRetired:
+		a.value = d.topic((*decoder).topicRecord)
+		if t := a.value.(*Topic); d.err == nil && t.Deletion.Number == 0 {
+			d.fail("a topic that was never deleted")
+		}
 	case resultProducer:
 		a.value = d.producer()
 	case resultError:
@@ -167,7 +177,12 @@ func decodeAnswer(b []byte) (a answer) {
 }
 
 func appendTopic(b []byte, t *Topic) []byte {
-	b = appendTopicHead(append(b, t.Incarnation[:]...), topicHead{t.State, t.Name, t.Config})
+	head := topicHead{t.State, t.Name, t.Config, t.Deletion}
+	if t.Deletion.Number == 0 {
+		b = appendTopicHead(append(append(b, resultTopic), t.Incarnation[:]...), head)
+	} else {
+		b = append(append(append(b, resultRetired), t.Incarnation[:]...), head.encode()...)
+	}
 	b = appendUint(b, uint64(len(t.Partitions)))
 	for _, p := range t.Partitions {
 		b = appendPartition(b, p)
@@ -175,10 +190,10 @@ func appendTopic(b []byte, t *Topic) []byte {
 	return b
 }
 
-func (d *decoder) topic() *Topic {
+func (d *decoder) topic(readHead func(*decoder) topicHead) *Topic {
 	t := &Topic{Incarnation: d.id16()}
-	head := d.topicHead()
-	t.State, t.Name, t.Config = head.State, head.Name, head.Config
+	head := readHead(d)
+	t.State, t.Name, t.Config, t.Deletion = head.State, head.Name, head.Config, head.Deletion
 	for i := range d.count(3) {
 		t.Partitions = append(t.Partitions, d.partition(uint32(i)))
 	}
@@ -218,6 +233,7 @@ func appendError(b []byte, err error) []byte {
 	var removed *RemovedError
 	var version *ClusterVersionError
 	var older *OlderReleaseError
+	var retired *TopicRetiredError
 	outcome := byte(raftlog.OutcomeOf(err))
 	switch {
 	case errors.As(err, &invalid):
@@ -232,6 +248,10 @@ func appendError(b []byte, err error) []byte {
 		return appendUint(appendUint(append(b, codeClusterVersion, outcome), version.Needs), version.Has)
 	case errors.As(err, &older):
 		return appendUint(appendUint(append(b, codeOlderRelease, outcome), uint64(older.Newest)), uint64(older.Needs))
+	}
+	if errors.As(err, &retired) {
+		b = appendString(append(b, codeRetired, outcome), retired.Name)
+		return appendUint(appendUint(append(b, retired.Incarnation[:]...), uint64(retired.At)), uint64(retired.Until))
 	}
 	text := err.Error()
 	return appendString(append(b, code, outcome), text[:min(len(text), maxErrorText)])
@@ -253,6 +273,8 @@ func (d *decoder) error() error {
 		return &ClusterVersionError{Needs: d.uint(), Has: d.uint()}
 	case codeOlderRelease:
 		return &OlderReleaseError{d.commandType(), d.commandType()}
+	case codeRetired:
+		return &TopicRetiredError{d.string(maxNameBytes), d.id16(), Stamp(d.uint()), Stamp(d.uint())}
 	}
 	e := &peerError{text: d.string(maxErrorText), is: sentinel(code)}
 	if e.is != nil {

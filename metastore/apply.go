@@ -96,7 +96,7 @@ func (c createTopic) apply(t *tx) (any, error) {
 	}
 	topic := &Topic{Name: c.Name, Incarnation: c.Incarnation, State: TopicActive, Config: config}
 	topic.Partitions = placePartitions(t, nodes, config)
-	t.put(keyIncarnation(tableTopic, c.Incarnation), topicHead{TopicActive, c.Name, config}.encode())
+	t.put(keyIncarnation(tableTopic, c.Incarnation), topicHead{State: TopicActive, Name: c.Name, Config: config}.encode())
 	t.put(keyName(c.Name), c.Incarnation[:])
 	for _, p := range topic.Partitions {
 		t.put(keyPartition(c.Incarnation, p.Index), appendPartition(nil, p))
@@ -112,7 +112,7 @@ func again(t *tx, c createTopic, head topicHead) (any, error) {
 	if head.Name != c.Name {
 		return nil, invalid("TopicSpec.Incarnation", c.Incarnation, "one that no other topic has")
 	}
-	topic := &Topic{Name: head.Name, Incarnation: c.Incarnation, State: head.State, Config: head.Config}
+	topic := &Topic{Name: head.Name, Incarnation: c.Incarnation, State: head.State, Config: head.Config, Deletion: head.Deletion}
 	for i := range head.Config.Partitions {
 		topic.Partitions = append(topic.Partitions, t.partition(c.Incarnation, i))
 	}
@@ -138,8 +138,9 @@ func nameTaken(t *tx, name string, i raftlog.Incarnation) error {
 	if !ok {
 		t.fail(damaged("name of topic %v, which is missing", i))
 	}
-	if head.State == TopicDeleting {
-		return named(ErrTopicDeleting, head.Name)
+	switch head.State {
+	case TopicDeleting, TopicRetiring, TopicRetired:
+		return refusedBy(i, head)
 	}
 	if head.Name != name {
 		return fmt.Errorf("%w; names that differ only in case are one name", named(ErrTopicExists, head.Name))
@@ -173,10 +174,9 @@ func (c topicDeleting) apply(t *tx) (any, error) {
 		}
 		return nil, ErrTopicNotFound
 	}
-	if head.State == TopicActive {
+	if head.State != TopicDeleting {
 		head.State = TopicDeleting
-		t.put(keyIncarnation(tableTopic, c.Incarnation), head.encode())
-		t.changes = append(t.changes, change{of: c.Incarnation, state: TopicDeleting})
+		t.putHead(c.Incarnation, head)
 	}
 	return nil, nil
 }

@@ -45,7 +45,7 @@ func loadCatalog(v view) (*catalog, error) {
 		if err := errors.Join(d.end(), wantLength(key, 1+16)); err != nil {
 			return damaged("key %q: %w", key, err)
 		}
-		topic := &Topic{Name: head.Name, Incarnation: [16]byte(key[1:]), State: head.State, Config: head.Config}
+		topic := &Topic{Name: head.Name, Incarnation: [16]byte(key[1:]), State: head.State, Config: head.Config, Deletion: head.Deletion}
 		if head.Config.Partitions > MaxPartitions {
 			return damaged("topic %q has %d partitions", head.Name, head.Config.Partitions)
 		}
@@ -172,7 +172,7 @@ func (c *catalog) follow(changes []change, now news) error {
 				changed.Partitions[ch.moved.Index] = *ch.moved
 				c.follows(ch.of, *ch.moved)
 			default:
-				changed.State = ch.state
+				changed.State, changed.Deletion = ch.state, ch.deletion
 			}
 			c.show(&changed)
 		}

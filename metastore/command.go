@@ -56,7 +56,7 @@ func decodeCommand(b []byte, newest CommandType) (command, error) {
 }
 
 // unassigned: there is no such command.
-func (c CommandType) unassigned() bool { return c == typeConfirms || c == 26 || c == 27 }
+func (c CommandType) unassigned() bool { return c == typeConfirms }
 
 func (d *decoder) command(kind CommandType) command {
 	switch kind {
@@ -103,6 +103,10 @@ func (d *decoder) memberCommand(kind CommandType) command {
 		return d.seed(kind)
 	case typeSetRetention:
 		return d.setRetention()
+	case typeRetireTopic:
+		return d.retireTopic()
+	case typeStepTopic:
+		return d.stepTopic()
 	case typeRecover:
 		return d.recovery()
 	case typeEndHold:

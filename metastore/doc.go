@@ -53,6 +53,15 @@
 // that only it may finish or cancel. The group's first configuration stays what
 // the creation listed, for ever (Partition.FirstReplicas).
 //
+// # Topics
+//
+//	create ──▶ active ──▶ deleting ──▶ deleted: a tombstone by incarnation
+//	             ▲ └─▶ retiring ─▶ retired ─┘    with a grace, which ends by itself
+//	             └──── restoring ◀──┘            or by somebody who brings it back
+//
+// All that happens to a topic names its incarnation; what happens to one that is
+// deleted with a grace also names the number of that deletion (retire.go).
+//
 // # Versions
 //
 // A cluster begins at version 1 and is raised when every member can apply what

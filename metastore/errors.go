@@ -19,6 +19,9 @@ var (
 	// ErrTopicDeleting: the topic of that name is being deleted; the name is
 	// free when that is done. Retry.
 	ErrTopicDeleting = raftlog.Retry(errors.New("metastore: the topic is being deleted"))
+	// ErrTopicRestoring: the topic is being brought back; it takes and shows records
+	// when that is done. Retry.
+	ErrTopicRestoring = raftlog.Retry(errors.New("metastore: the topic is being brought back"))
 	// ErrMemberNotFound: no member has this node id and nonce. Refused.
 	ErrMemberNotFound = raftlog.Refused(errors.New("metastore: no such member"))
 	// ErrUnavailable: this node cannot answer yet, because it has not caught

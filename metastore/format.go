@@ -47,6 +47,9 @@ package metastore
 //	23 create topic    as 9, with fields 5 and 6 of config, one of them or both
 //	24 set retention   incarnation:id age bytes         as fields 5 and 6; 0: all is kept
 //	25 seed            as 19, with fields 5 and 6 of some config
+//	26 retire topic    incarnation:id number stamp until     deleted with a grace, for the number-th time;
+//	                   until: a stamp, when the grace ends
+//	27 step topic      incarnation:id number to(1) stamp     to: a state; stamp: of a purge, else 0
 //	28 hash state      nonce:id                         every replica hashes its state as of this command
 //	29 state agreed    index nonce:id hash(32) n {replica}
 //	                   index and nonce of a command 28; who has the hash, ascending
@@ -85,6 +88,9 @@ package metastore
 //	'r' node(u64)              removed        1 nonce:id name:str
 //	's' key                    setting        value
 //	't' incarnation            topic          1 state(1) name:str config
+//	                                          2 state(1) name:str config number stamp until
+//	                                          states: 1 active, 2 deleting, 3 deleted; 4 retiring, 5 retired and
+//	                                          6 restoring in 2 only, which is from the first deletion with a grace on
 //	'v'                        moves          how many are under way; none: 0
 //	'x' epoch(u64)             recovery       1 held(1) plan:id stamp n {node} n {group replica} n {group}
 //	                                          the nodes that it left behind; partitions as in the command
@@ -139,10 +145,12 @@ package metastore
 //	                  code 7: code(1) outcome(1) node name:str
 //	                  code 8: code(1) outcome(1) needs has
 //	                  code 9: code(1) outcome(1) newest needs
+//	                  code 24: code(1) outcome(1) name:str incarnation:id stamp until
 //	      4 member    member liveness-value
 //	      5 each      n { 0 or 1, error as above }      0: done
 //	      6 move      index partition-value
 //	      7 flag      0 or 1
+//	      8 topic     incarnation:id topic-value n partition-value      topic-value: of 't', in version 2
 //
 // A call "meta.confirm", of version 3: the request is
 //
@@ -176,6 +184,7 @@ const (
 	snapshotVersion  = 1
 	recordVersion    = 1
 	partitionVersion = 2 // newest of a partition's record
+	topicVersion     = 2 // and of a topic's
 	commandVersion   = 1
 	answerVersion    = 1
 )
@@ -218,6 +227,8 @@ const (
 	typeCreateRetained CommandType = 23
 	typeSetRetention   CommandType = 24
 	typeSeedRetained   CommandType = 25
+	typeRetireTopic    CommandType = 26
+	typeStepTopic      CommandType = 27
 	typeHashState      CommandType = 28
 	typeStateAgreed    CommandType = 29
 )

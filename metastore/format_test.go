@@ -62,6 +62,9 @@ func goldenCommands() []command {
 		setRetention{inc(7), Retention{MaxRetentionAge, MaxRetentionBytes}},
 		setRetention{inc(7), Retention{}},
 		seed{nil, []createTopic{{inc(9), "first", TopicConfig{}}, {inc(10), "second", TopicConfig{Retention: Retention{Bytes: 100}}}}},
+		retireTopic{inc(7), makeID(1, 300), 1000, 1000 + 3_600_000},
+		stepTopic{inc(7), 1, TopicRestoring, 0},
+		stepTopic{inc(7), 300, TopicDeleting, 5000},
 		hashState{[16]byte{7}},
 		stateAgreed{300, [16]byte{7}, digest{8, 9}, []raftlog.ReplicaID{11, 12, 300}},
 	}
@@ -77,7 +80,9 @@ func movedPartition() Partition {
 }
 
 func goldenAnswers() []answer {
-	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{Partitions: 2, Replicas: 1, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}}
+	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{Partitions: 2, Replicas: 1, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}, Deletion{}}
+	retired := *topic
+	retired.State, retired.Deletion = TopicRetired, Deletion{300, 1000, 61_000}
 	return []answer{
 		{index: 5},
 		{index: 6, value: topic},
@@ -99,6 +104,9 @@ func goldenAnswers() []answer {
 		{index: 30, err: ErrTooFewNodes},
 		failedAnswer(&raftlog.NotLeaderError{Group: 1, Leader: 12, Node: 2}),
 		failedAnswer(raftlog.Unknown(raftlog.ErrLeadershipLost)),
+		{index: 31, value: &retired},
+		{index: 32, err: &TopicRetiredError{"orders", inc(7), 1000, 61_000}},
+		{index: 33, err: named(ErrTopicRestoring, "orders")},
 	}
 }
 
@@ -214,6 +222,17 @@ func goldenStateOfTwo(t *testing.T) memView {
 	return v
 }
 
+// goldenStateOfThree is a state of version 3 with topics that were deleted with a
+// grace.
+func goldenStateOfThree(t *testing.T) memView {
+	v := goldenState(t)
+	v.do(t, setVersion{3}, createTopic{inc(3), "back", TopicConfig{}}, createTopic{inc(4), "ends", TopicConfig{}},
+		retireTopic{inc(1), 1, 1000, 61_000}, stepTopic{inc(1), 1, TopicRetired, 0},
+		retireTopic{inc(3), 1, 1000, 61_000}, stepTopic{inc(3), 1, TopicRestoring, 0}, stepTopic{inc(3), 1, TopicActive, 0},
+		retireTopic{inc(4), 1, 1000, 61_000}, stepTopic{inc(4), 1, TopicDeleting, 61_000})
+	return v
+}
+
 // TestGoldenState: a state of version 1 is what the first release makes of it.
 func TestGoldenState(t *testing.T) {
 	for name, of := range map[string]struct {
@@ -222,6 +241,7 @@ func TestGoldenState(t *testing.T) {
 	}{
 		"state.v1": {goldenState(t), len(tables) - len(tablesOfTwo)},
 		"state.v2": {goldenStateOfTwo(t), len(tables)},
+		"state.v3": {goldenStateOfThree(t), len(tables) - len(tablesOfTwo)},
 	} {
 		seen := map[byte]bool{}
 		var b strings.Builder
@@ -342,7 +362,8 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(0), append([]byte{5, 1}, huge...))
 	f.Add(byte(6), append([]byte{recordVersion, 7}, huge...))
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
-	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10, Retention{time.Hour, 9}}}.encode())
+	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10, Retention{time.Hour, 9}}, Deletion{}}.encode())
+	f.Add(byte(5), topicHead{TopicRetired, "orders", TopicConfig{Partitions: 1}, Deletion{300, 1000, 61_000}}.encode())
 	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
 	f.Add(byte(6), appendPartition(nil, Partition{Index: 0, Group: 7, Replicas: []Assignment{{1, 2}}}))
 	f.Add(byte(6), appendPartition(nil, movedPartition()))

@@ -14,23 +14,35 @@ import (
 // it. Tests call it after every step; a restored snapshot must pass it.
 //
 //  1. Every key is of a known table and every value decodes.
+//
 //  2. Topics and names belong to each other one to one; a topic that has a
 //     tombstone is gone.
+//
 //  3. A topic has the partitions that its config says, each on Replicas distinct
 //     members or, once it was moved, on more or, since a recovery, on fewer; their groups are numbered one after
 //     the other; no group or replica id is given twice.
+//
 //  4. Every id that is in use is below its counter.
+//
 //  5. A member's load is the sum of what the partitions put on it.
+//
 //  6. The moves are counted, and are MaxMoves or fewer. A move adds a replica on a
 //     member that the partition is not on, and removes one that it has. The first
 //     configuration of a partition lists as many replicas as its topic's config.
+//
 //  7. A node and a nonce that were removed belong to each other one to one, and
 //     neither is a member's. A nonce that was refused is no member's.
+//
 //  8. Nonces are distinct. Of two members that have one name the newer one was
 //     admitted in place of an older one that has it, or had it.
+//
 //  9. Liveness and load are of members.
 //
-// 10. What came with a later version is in no state of an earlier one.
+//  10. A topic that is retiring, retired or restoring has a deletion, with a grace
+//     that ends when it was asked for or later; one that is active has none of which
+//     it was not brought back. No deletion is of an epoch to come.
+//
+// 11. What came with a later version is in no state of an earlier one.
 func checkInvariants(v view) error {
 	c := checker{tx: newTx(v), loads: map[raftlog.NodeID]load{},
 		groups: map[raftlog.GroupID]bool{}, replicas: map[raftlog.ReplicaID]bool{}, next: map[counter]uint64{}}
@@ -117,6 +129,7 @@ func (c *checker) topic(t *Topic, catalog *catalog) {
 	if _, dead := c.tx.tombstone(t.Incarnation); dead {
 		c.tx.fail(damaged("topic %v lives and has a tombstone", t.Incarnation))
 	}
+	c.deletion(t, catalog)
 	for i, p := range t.Partitions {
 		c.id(counterGroup, uint64(p.Group))
 		if p.Group != t.Partitions[0].Group+raftlog.GroupID(i) {
@@ -149,6 +162,27 @@ func (c *checker) topic(t *Topic, catalog *catalog) {
 		}
 		if p.Target != nil {
 			c.target(p, catalog)
+		}
+	}
+}
+
+// deletion checks what a topic has of deletions with a grace.
+func (c *checker) deletion(t *Topic, catalog *catalog) {
+	d := t.Deletion
+	if d.Number != 0 && catalog.cluster.Version < 3 {
+		c.tx.fail(damaged("topic %q has a deletion in a cluster of version %d", t.Name, catalog.cluster.Version))
+	}
+	if epoch, n := splitID(d.Number); d.Number != 0 && (n == 0 || epoch > catalog.cluster.Epoch) {
+		c.tx.fail(damaged("deletion %#x of topic %q", d.Number, t.Name))
+	}
+	switch t.State {
+	case TopicRetiring, TopicRetired, TopicRestoring:
+		if d.Number == 0 || d.Until <= d.At {
+			c.tx.fail(damaged("topic %q is %v, with a grace from %d to %d", t.Name, t.State, d.At, d.Until))
+		}
+	case TopicActive:
+		if d.At != 0 || d.Until != 0 {
+			c.tx.fail(damaged("topic %q is %v and keeps a grace", t.Name, t.State))
 		}
 	}
 }

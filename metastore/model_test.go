@@ -28,6 +28,7 @@ type model struct {
 type modelTopic struct {
 	name       string
 	state      TopicState
+	deletion   Deletion
 	partitions []Partition
 }
 
@@ -87,10 +88,18 @@ func (m *model) moves() (n int) {
 
 // apply is the model's decision: the value, or the refusal.
 func (m *model) apply(c command, got any) (any, error) {
+	defer func() { m.newest = max(m.newest, c.kind()) }() // refused or not
+	if c.kind() >= typeRetireTopic && m.version < 3 {
+		return nil, &ClusterVersionError{Needs: 3, Has: m.version}
+	}
 	if c.kind() > typeSetVersion && m.version < 2 {
 		return nil, &ClusterVersionError{Needs: 2, Has: m.version}
 	}
 	switch c := c.(type) {
+	case retireTopic:
+		return m.retire(c, got)
+	case stepTopic:
+		return nil, m.stepTopic(c)
 	case setVersion:
 		m.version = max(m.version, c.Version)
 	case admit:
@@ -182,8 +191,8 @@ func (m *model) admit(c admit) (any, error) {
 		}
 	}
 	switch {
-	case c.Newest < typeEndHold: // the cluster is at version 2
-		return nil, &OlderReleaseError{c.Newest, typeEndHold}
+	case c.Newest < m.needs():
+		return nil, &OlderReleaseError{c.Newest, m.needs()}
 	case holder.Node != 0 && holder.Node != c.Replaces:
 		return nil, ErrNameTaken
 	case holder.Node != 0 && holder.Liveness.Stamp != c.Seen:
@@ -195,6 +204,14 @@ func (m *model) admit(c admit) (any, error) {
 	m.node++
 	m.replica++
 	return is, nil
+}
+
+// needs is what a joiner is to apply; the cluster is at version 2 or higher.
+func (m *model) needs() CommandType {
+	if m.version < 3 {
+		return max(m.newest, typeEndHold)
+	}
+	return NewestCommand
 }
 
 func (m *model) remove(n raftlog.NodeID) error {
@@ -227,7 +244,7 @@ func (m *model) start(c startMove) (any, error) {
 	holds := func(f func(Assignment) bool) bool { return slices.ContainsFunc(p.Replicas, f) }
 	to, err := m.life(c.To, m.members[c.To].Nonce)
 	switch {
-	case topic.state != TopicActive:
+	case topic.state == TopicDeleting:
 		return nil, ErrTopicDeleting
 	case p.Target != nil && p.Generation == c.Generation:
 		return nil, ErrMovePending
@@ -314,14 +331,16 @@ func (m *model) create(c createTopic, got any) (any, error) {
 	for i, topic := range m.topics {
 		switch {
 		case i == c.Incarnation && topic.name == c.Name:
-			return &Topic{Name: c.Name, Incarnation: i, State: topic.state, Config: got.(*Topic).Config, Partitions: topic.partitions}, nil
+			return &Topic{Name: c.Name, Incarnation: i, State: topic.state, Config: got.(*Topic).Config, Partitions: topic.partitions, Deletion: topic.deletion}, nil
 		case i == c.Incarnation:
 			return nil, raftlog.ErrRefused
 		}
 	}
-	for _, topic := range m.topics {
+	for i, topic := range m.topics {
 		if topic.name == c.Name && topic.state == TopicDeleting {
 			return nil, ErrTopicDeleting
+		} else if topic.name == c.Name && (topic.state == TopicRetiring || topic.state == TopicRetired) {
+			return nil, &TopicRetiredError{topic.name, i, topic.deletion.At, topic.deletion.Until}
 		} else if topic.name == c.Name {
 			return nil, ErrTopicExists
 		}
@@ -352,8 +371,58 @@ func (m *model) create(c createTopic, got any) (any, error) {
 		}
 		m.group++
 	}
-	m.topics[c.Incarnation] = &modelTopic{c.Name, TopicActive, slices.Clone(topic.Partitions)}
+	m.topics[c.Incarnation] = &modelTopic{c.Name, TopicActive, Deletion{}, slices.Clone(topic.Partitions)}
 	return topic, nil
+}
+
+// retire says it in the words of its promise: a deletion is a new one only if it
+// names the number after the last.
+func (m *model) retire(c retireTopic, got any) (any, error) {
+	topic := m.topics[c.Incarnation]
+	if topic == nil {
+		return nil, ErrTopicNotFound
+	}
+	is := topic.state == TopicRetiring || topic.state == TopicRetired
+	switch {
+	case topic.state == TopicDeleting:
+		return nil, ErrTopicDeleting
+	case is && c.Number == topic.deletion.Number:
+		topic.deletion.Until = max(topic.deletion.Until, c.Until)
+	case !is && c.Number == topic.deletion.Number+1:
+		topic.state, topic.deletion = TopicRetiring, Deletion{c.Number, c.At, c.Until}
+	default:
+		return nil, ErrStale
+	}
+	return &Topic{Name: topic.name, Incarnation: c.Incarnation, State: topic.state, Config: got.(*Topic).Config, Partitions: topic.partitions, Deletion: topic.deletion}, nil
+}
+
+// steps is where a topic goes from where.
+var steps = map[[2]TopicState]bool{
+	{TopicRetiring, TopicRetired}: true, {TopicRetiring, TopicRestoring}: true, {TopicRetired, TopicRestoring}: true,
+	{TopicRestoring, TopicActive}: true, {TopicRetiring, TopicDeleting}: true, {TopicRetired, TopicDeleting}: true,
+}
+
+func (m *model) stepTopic(c stepTopic) error {
+	topic := m.topics[c.Incarnation]
+	switch {
+	case topic == nil && m.gone[c.Incarnation] && c.To == TopicDeleting:
+		return nil
+	case topic == nil:
+		return ErrTopicNotFound
+	case topic.state == TopicDeleting && c.To != TopicDeleting:
+		return ErrTopicDeleting
+	case c.Number != topic.deletion.Number || c.Number == 0:
+		return ErrStale
+	case topic.state == c.To, topic.state == TopicActive && c.To == TopicRestoring:
+		return nil
+	case !steps[[2]TopicState{topic.state, c.To}], c.To == TopicDeleting && c.Now < topic.deletion.Until:
+		return ErrStale
+	}
+	topic.state = c.To
+	if c.To == TopicActive {
+		topic.deletion.At, topic.deletion.Until = 0, 0
+	}
+	return nil
 }
 
 func (m *model) delete(i raftlog.Incarnation, to TopicState) error {

@@ -78,7 +78,7 @@ func (c startMove) apply(t *tx) (any, error) {
 	_, holds := p.On(c.To)
 	underWay := t.moves()
 	switch {
-	case head.State != TopicActive:
+	case !head.State.Kept():
 		return nil, named(ErrTopicDeleting, head.Name)
 	case p.Target != nil && p.Generation == c.Generation:
 		return nil, named(ErrMovePending, fmt.Sprintf("%s/%d", head.Name, p.Index))

@@ -78,6 +78,23 @@ func (p *program) partition(moved bool) (raftlog.Incarnation, Partition) {
 	return i, topic.partitions[at]
 }
 
+// deletion draws a topic, mostly one that is on its way between active and deleted
+// if there is one, and the number of its last deletion.
+func (p *program) deletion() (raftlog.Incarnation, uint64) {
+	i := p.incarnation()
+	for n := range 9 {
+		topic := p.model.topics[inc(n+1)]
+		if topic != nil && topic.deletion.Number > 0 && topic.state != TopicDeleting && rapid.IntRange(0, 3).Draw(p.T, "this") == 0 {
+			i = inc(n + 1)
+			break
+		}
+	}
+	if topic := p.model.topics[i]; topic != nil {
+		return i, topic.deletion.Number
+	}
+	return i, 0
+}
+
 func (p *program) incarnation() raftlog.Incarnation {
 	return inc(rapid.IntRange(1, 9).Draw(p.T, "topic"))
 }
@@ -99,8 +116,19 @@ func (p *program) draw(kind CommandType) command {
 	case typeTopicDeleted:
 		i, _ := p.partition(true)
 		return topicDeleted{i}
+	case typeRetireTopic:
+		i, number := p.deletion()
+		at := Stamp(rapid.IntRange(0, 50).Draw(p.T, "stamp"))
+		return retireTopic{i, number + p.off(), at, at + Stamp(rapid.IntRange(1000, 1010).Draw(p.T, "grace"))}
+	case typeStepTopic:
+		i, number := p.deletion()
+		c := stepTopic{i, number + p.off(), rapid.SampledFrom([]TopicState{TopicRetired, TopicRetired, TopicRestoring, TopicActive, TopicActive, TopicDeleting}).Draw(p.T, "to"), 0}
+		if c.To == TopicDeleting {
+			c.Now = Stamp(rapid.IntRange(1000, 1100).Draw(p.T, "now"))
+		}
+		return c
 	case typeSetVersion:
-		return setVersion{uint64(rapid.IntRange(1, 2).Draw(p.T, "version"))}
+		return setVersion{uint64(rapid.IntRange(1, 3).Draw(p.T, "version"))}
 	case typeAdmit:
 		holder := p.node(anyMember)
 		name := fmt.Sprint("node-", holder)
@@ -110,7 +138,7 @@ func (p *program) draw(kind CommandType) command {
 			holder = 0
 		}
 		nonce := raftlog.Nonce{byte(rapid.IntRange(1, 20).Draw(p.T, "nonce"))}
-		newest := typeEndHold - CommandType(p.off())
+		newest := p.model.needs() - CommandType(p.off())
 		return admit{Admission{name, nonce, "host:1", newest, rapid.Bool().Draw(p.T, "observer"), holder, p.stampOf(holder)}, Stamp(rapid.IntRange(1, 50).Draw(p.T, "stamp"))}
 	case typeHeartbeats:
 		c := make(heartbeats, rapid.IntRange(1, 3).Draw(p.T, "n"))
@@ -201,7 +229,7 @@ func (p *program) compare(c command, got any, refusal error) {
 // requireMatches: the model says which refusal, not in which words.
 func requireMatches(t require.TestingT, want, got error) {
 	switch want.(type) {
-	case nil, *RemovedError, *ClusterVersionError, *OlderReleaseError:
+	case nil, *RemovedError, *ClusterVersionError, *OlderReleaseError, *TopicRetiredError:
 		require.Equal(t, want, got)
 	default:
 		require.ErrorIs(t, got, want)
@@ -225,6 +253,7 @@ func (p *program) compareState(c command, before []Member, loud bool) {
 	x := newTx(p.state)
 	for i, topic := range p.model.topics {
 		require.Equal(p, topic.state, p.catalog.topics[i].State)
+		require.Equal(p, topic.deletion, p.catalog.topics[i].Deletion)
 		require.Equal(p, topic.partitions, p.catalog.topics[i].Partitions)
 	}
 	for n := range p.model.members {
@@ -264,11 +293,13 @@ func TestCommandsDoWhatTheModelSays(t *testing.T) {
 		typeCreateTopic, typeCreateTopic, typeTopicDeleting, typeTopicDeleted, typeSetVersion, typeAdmit, typeAdmit, typeHeartbeats,
 		typeMarkDead, typeSetDeparture, typeSetDeparture, typeRemoveMember, typeRemoveMember, typeStartMove, typeStartMove, typeStartMove,
 		typeFinishMove, typeFinishMove, typeCancelMove, typeSeed, typeNoop,
+		typeRetireTopic, typeStepTopic, typeStepTopic, typeStepTopic,
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		p := newProgram(t)
-		if rapid.IntRange(0, 9).Draw(t, "raised") < 9 {
-			p.step(raftlog.Entry{Data: encodeCommand(setVersion{2})}, setVersion{2})
+		if raised := uint64(rapid.IntRange(0, 19).Draw(t, "raised")); raised > 1 {
+			to := setVersion{2 + raised%2}
+			p.step(raftlog.Entry{Data: encodeCommand(to)}, to)
 		}
 		for range rapid.IntRange(20, 80).Draw(t, "steps") {
 			if kind := rapid.SampledFrom(kinds).Draw(t, "kind"); kind != typeNoop {

@@ -192,9 +192,10 @@ func (d *decoder) config() (c TopicConfig) {
 
 // topicHead is a topic without its partitions, which have keys of their own.
 type topicHead struct {
-	State  TopicState
-	Name   string
-	Config TopicConfig
+	State    TopicState
+	Name     string
+	Config   TopicConfig
+	Deletion Deletion
 }
 
 func appendTopicHead(b []byte, t topicHead) []byte {
@@ -203,7 +204,7 @@ func appendTopicHead(b []byte, t topicHead) []byte {
 
 func (d *decoder) topicHead() (t topicHead) {
 	t.State = TopicState(d.byte())
-	if d.err == nil && (t.State < TopicActive || t.State > TopicDeleted) {
+	if d.err == nil && (t.State < TopicActive || t.State > newestState) {
 		d.fail("topic state %d", t.State)
 	}
 	t.Name = d.string(maxNameBytes)
@@ -213,11 +214,27 @@ func (d *decoder) topicHead() (t topicHead) {
 	return t
 }
 
-func (t topicHead) encode() []byte { return appendTopicHead([]byte{recordVersion}, t) }
+// encode: until its first deletion with a grace a topic is what the first release
+// writes.
+func (t topicHead) encode() []byte {
+	if t.Deletion.Number == 0 {
+		return appendTopicHead([]byte{1}, t)
+	}
+	b := appendUint(appendTopicHead([]byte{2}, t), t.Deletion.Number)
+	return appendUint(appendUint(b, uint64(t.Deletion.At)), uint64(t.Deletion.Until))
+}
 
-func (d *decoder) topicRecord() topicHead {
-	d.version(recordVersion)
-	return d.topicHead()
+func (d *decoder) topicRecord() (t topicHead) {
+	version := d.versionUpTo(topicVersion)
+	t = d.topicHead()
+	if version == 2 {
+		if t.Deletion = (Deletion{d.uint(), Stamp(d.uint()), Stamp(d.uint())}); t.Deletion.Number == 0 {
+			d.fail("a topic of version 2 that was never deleted")
+		}
+	} else if t.State > TopicDeleted {
+		d.fail("topic state %d in version 1", t.State)
+	}
+	return t
 }
 
 // appendPartition: until its first move a partition is what the first release

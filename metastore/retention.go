@@ -35,7 +35,7 @@ func (c setRetention) apply(t *tx) (any, error) {
 	case !ok:
 		return nil, ErrTopicNotFound
 	case head.State != TopicActive:
-		return nil, named(ErrTopicDeleting, head.Name)
+		return nil, refusedBy(c.Incarnation, head)
 	}
 	if head.Config.Retention != c.Retention {
 		head.Config.Retention = c.Retention
@@ -49,7 +49,7 @@ func (c setRetention) apply(t *tx) (any, error) {
 // nil, a quorum holds the change durably. It may be repeated. The incarnation is
 // that of the topic: a successor of the same name is left alone.
 //
-// ErrTopicNotFound, ErrTopicDeleting, *InvalidError; *ClusterVersionError before
+// ErrTopicNotFound, and the errors of Topic.Refusal; *InvalidError; *ClusterVersionError before
 // version 3.
 func (s *Store) SetRetention(ctx context.Context, i raftlog.Incarnation, r Retention) (Topic, error) {
 	if err := r.check(); err != nil {

@@ -20,7 +20,23 @@ const (
 	// TopicDeleted: it is gone and its name is free. A tombstone by
 	// incarnation remains.
 	TopicDeleted TopicState = 3
+	// TopicRetiring: it was deleted with a grace, during which it can be brought
+	// back; its partitions are being closed. The name is still taken.
+	TopicRetiring TopicState = 4
+	// TopicRetired: its partitions are closed. When the grace has ended it is
+	// TopicDeleting.
+	TopicRetired TopicState = 5
+	// TopicRestoring: it is being brought back; its partitions are being opened.
+	TopicRestoring TopicState = 6
+
+	newestState = TopicRestoring
 )
+
+// Kept reports whether what the topic holds is to be kept: it is active, or can
+// be again.
+func (s TopicState) Kept() bool {
+	return s == TopicActive || s == TopicRetiring || s == TopicRetired || s == TopicRestoring
+}
 
 func (s TopicState) String() string {
 	switch s {
@@ -30,6 +46,12 @@ func (s TopicState) String() string {
 		return "deleting"
 	case TopicDeleted:
 		return "deleted"
+	case TopicRetiring:
+		return "retiring"
+	case TopicRetired:
+		return "retired"
+	case TopicRestoring:
+		return "restoring"
 	}
 	return "invalid"
 }
@@ -171,6 +193,7 @@ type Topic struct {
 	State       TopicState
 	Config      TopicConfig // defaults filled in
 	Partitions  []Partition // by index; none if deleted
+	Deletion    Deletion    // the last one with a grace
 }
 
 // Partition is one partition and the replicas that hold it.

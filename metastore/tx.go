@@ -175,13 +175,15 @@ func (t *tx) next(c counter) uint64 {
 // change is what readers of topics and members have to follow.
 type change struct {
 	created *Topic
-	state   TopicState          // of incarnation, which becomes this; TopicDeleted: it goes
-	moved   *Partition          // of incarnation, which becomes this
-	config  *TopicConfig        // of incarnation, which becomes this
-	of      raftlog.Incarnation // of state, moved and config
-	members bool                // some member's record or liveness
-	cluster bool                // the cluster's version, or its recoveries
-	quiet   bool                // nothing that decides where anything is
+	state   TopicState // of incarnation, which becomes this; TopicDeleted: it goes
+	// deletion goes with state.
+	deletion Deletion
+	moved    *Partition          // of incarnation, which becomes this
+	config   *TopicConfig        // of incarnation, which becomes this
+	of       raftlog.Incarnation // of state, moved and config
+	members  bool                // some member's record or liveness
+	cluster  bool                // the cluster's version, or its recoveries
+	quiet    bool                // nothing that decides where anything is
 }
 
 // news is what of a state the catalog takes as a whole.

@@ -11,7 +11,7 @@ import (
 //	                    raises the version, which needs the word of every member
 //	2  types up to 21   members, moves, seed, recovery
 //	3  types up to 29   proofs: every member answers questions of Confirm; retention;
-//	                    states are agreed on
+//	                    states are agreed on; deletions that can be taken back
 //
 // A command of a version that the cluster does not have is not proposed. One
 // that is in the log all the same is refused where it is applied; but then no
