@@ -71,6 +71,8 @@ func (b Batch) checkHeader() error {
 			return corrupt("a log start at entry %d of term %d, offset %d", at.Index, at.Term, at.Offset)
 		}
 		return nil
+	case b.Kind() == KindRetire, b.Kind() == KindRestore:
+		return b.checkClosing()
 	case b.Kind() != KindData:
 		return corrupt("unknown kind %d", b.Kind())
 	case b.Codec() > newestCodec:
@@ -161,8 +163,12 @@ func (b Batch) checksum() uint32 {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // isEssential reports whether an entry is taken in on a full disk too: one that
-// ends its partition, since it is what deleting a topic takes, and one that removes
-// records.
+// ends or closes its partition, since it is what deleting a topic takes, and one
+// that removes records.
 func isEssential(entry []byte) bool {
-	return len(entry) > offKind && (Kind(entry[offKind]) == KindSeal || Kind(entry[offKind]) == KindLogStart)
+	if len(entry) <= offKind {
+		return false
+	}
+	kind := Kind(entry[offKind])
+	return kind == KindSeal || kind == KindRetire || kind == KindLogStart
 }

@@ -180,6 +180,17 @@ func TestBatchGolden(t *testing.T) {
 		require.Equal(t, golden(t, "logstart-v1.golden", data), data)
 		require.Equal(t, topic.KindLogStart, topic.UncheckedBatch(data).Kind())
 	})
+	for kind, name := range map[topic.Kind]string{topic.KindRetire: "retire", topic.KindRestore: "restore"} {
+		t.Run(name, func(t *testing.T) {
+			data := topic.NewClosing(kind, someIncarnation, 1<<48+3, someTime)
+			require.Equal(t, golden(t, name+"-v1.golden", data), data)
+			b, rest, err := topic.ReadBatch(data)
+			require.NoError(t, err)
+			require.Empty(t, rest)
+			require.Equal(t, kind, b.Kind())
+			require.EqualValues(t, 1<<48+3, b.Deletion())
+		})
+	}
 }
 
 // golden returns the bytes of a file in testdata, written first if asked.
@@ -433,6 +444,8 @@ func FuzzBatch(f *testing.F) {
 	}
 	f.Add(topic.NewSeal(someIncarnation, someTime))
 	spoil(f, topic.NewLogStart(someIncarnation, storage.LogStart{Index: 300, Term: 7, Offset: 9}, someTime))
+	spoil(f, topic.NewClosing(topic.KindRetire, someIncarnation, 3, someTime))
+	spoil(f, topic.NewClosing(topic.KindRestore, someIncarnation, 3, someTime))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		data = bytes.Clone(data)
@@ -454,6 +467,13 @@ func FuzzBatch(f *testing.F) {
 			require.Equal(t, start.Index < 300 && start.Offset == 0, got.Verdict == storage.VerdictControl)
 			got = state.Apply(300, storage.EntryNormal, again)
 			require.Equal(t, start.Index < 300 && start.Offset == 0, got.Verdict == storage.VerdictControl)
+			return
+		}
+		if b.Kind() == topic.KindRetire || b.Kind() == topic.KindRestore { // as of a log start
+			again := topic.NewClosing(b.Kind(), b.Incarnation(), b.Deletion(), time.UnixMilli(b.Stamp()))
+			one, two := topic.NewState(b.Incarnation()), topic.NewState(b.Incarnation())
+			require.Equal(t, one.Apply(3, storage.EntryNormal, data), two.Apply(3, storage.EntryNormal, again))
+			require.Equal(t, one.Snapshot(), two.Snapshot())
 			return
 		}
 		if b.Kind() == topic.KindSeal {

@@ -7,17 +7,15 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
-	"github.com/stelelog/stele/storage"
 )
 
 // The end of a topic's life:
 //
 //	active -> deleting   in the metadata: nothing stops it any more; nodes that
-//	                     see it take and show no records
+//	                     see it take and show no records (undelete.go has what comes
+//	                     before that if there is a grace)
 //	seal                 in the log of every partition: no entry behind it is
 //	                     a record, on whatever replica and under whatever leader
 //	deleting -> deleted  in the metadata: the name is free; nodes that see it
@@ -30,24 +28,40 @@ import (
 // its name is ever acknowledged again, and the name is free. It may be called
 // again after an error.
 //
-// Errors: metastore.ErrTopicNotFound, after a linearizable read. If ctx ends,
+// With a grace (WithGrace, or Config.DeleteGrace) the topic keeps its name and all
+// that it holds until that is over, and UndeleteTopic brings it back as it was. When
+// the call returns nil, no record is acknowledged until then. A topic that was
+// deleted with a grace may be deleted again: with another one it is kept until the
+// later of the two ends, without one it is deleted at once.
+//
+// Errors: metastore.ErrTopicNotFound, after a linearizable read. With a grace, also
+// a *metastore.InvalidError; a *metastore.ClusterVersionError before version 3;
+// metastore.ErrTopicDeleting; and Retry while this node's clock is off the others',
+// since the end of the grace would be wrong. If ctx ends,
 // or a partition has no quorum, the outcome is unknown: once the deletion has
 // begun it is finished in the background when there are quorums.
-func (m *Manager) DeleteTopic(ctx context.Context, name string) error {
+func (m *Manager) DeleteTopic(ctx context.Context, name string, opts ...DeleteOption) error {
 	ctx, end := m.cfg.Trace.begin(ctx, Operation{Name: OpDeleteTopic, Topic: name, Partition: -1})
-	err := m.deleteTopic(ctx, name)
+	grace := m.cfg.DeleteGrace
+	for _, o := range opts {
+		grace = o.grace
+	}
+	err := m.deleteTopic(ctx, name, grace)
 	end(err)
 	return err
 }
 
-func (m *Manager) deleteTopic(ctx context.Context, name string) error {
+func (m *Manager) deleteTopic(ctx context.Context, name string, grace time.Duration) error {
 	ctx, cancel, err := m.whileOpen(ctx)
 	defer cancel()
 	var t metastore.Topic
 	if err == nil {
 		t, err = m.find(ctx, name)
 	}
-	if err == nil && t.State == metastore.TopicActive {
+	if err == nil && grace != 0 {
+		return m.retireTopic(ctx, &t, grace)
+	}
+	if err == nil && t.State != metastore.TopicDeleting {
 		err = m.cfg.Meta.SetTopicDeleting(ctx, t.Incarnation)
 	}
 	if err != nil {
@@ -90,14 +104,19 @@ func (m *Manager) seal(ctx context.Context, name string, a address, p metastore.
 }
 
 func (m *Manager) trySeal(ctx context.Context, a address, p metastore.Partition) error {
+	return m.askLeader(ctx, a, p, methodSeal, nil, func(r *replica) error { return r.seal(ctx) })
+}
+
+// askLeader has the leader of a partition do something, here or elsewhere, once.
+func (m *Manager) askLeader(ctx context.Context, a address, p metastore.Partition, method string, body []byte, here func(*replica) error) error {
 	to := m.leaderOf(a, p)
 	switch {
 	case to.here != nil:
-		return to.here.seal(ctx)
+		return here(to.here)
 	case to.node == 0:
 		return raftlog.Retry(&raftlog.NotLeaderError{Group: p.Group})
 	}
-	response, err := m.call(ctx, to.node, methodSeal, a.append(nil, 0), 0)
+	response, err := m.call(ctx, to.node, method, append(a.append(nil, 0), body...), 0)
 	if err == nil {
 		_, err = decodeResponse(response)
 	}
@@ -110,8 +129,9 @@ func (m *Manager) trySeal(ctx context.Context, a address, p metastore.Partition)
 const (
 	finishEvery  = 2 * time.Second
 	finishTry    = 10 * time.Second
-	finishRarely = time.Minute // between two tries of one
-	finishAtOnce = 16          // topics
+	finishRarely = time.Minute      // between two tries of one
+	finishAtOnce = 16               // topics
+	graceEvery   = 10 * time.Second // how often it is looked whether a grace is over
 )
 
 // finish finishes deletions that others began: their caller gave up or its node
@@ -125,15 +145,19 @@ func (m *Manager) finish() {
 	}
 	timer := m.cfg.Clock.NewTimer(0)
 	defer timer.Stop()
-	seen := map[storage.Incarnation]*retry{}
+	seen := map[unfinished]*retry{}
 	for {
 		_, changed := m.cfg.Meta.Watch()
-		waiting := m.finishDue(seen)
+		waiting, grace := m.finishDue(seen)
 		var again <-chan time.Time
-		if waiting {
+		switch {
+		case waiting:
 			timer.Reset(finishEvery)
 			again = timer.C()
 			changed = nil // all is looked at again soon
+		case grace:
+			timer.Reset(graceEvery)
+			again = timer.C()
 		}
 		select {
 		case <-changed:
@@ -145,21 +169,27 @@ func (m *Manager) finish() {
 }
 
 // finishDue tries what has been waiting long enough, side by side and each
-// topic less often the longer it waits, and reports whether anything is waiting.
-func (m *Manager) finishDue(seen map[storage.Incarnation]*retry) bool {
+// topic less often the longer it waits, and reports whether anything is waiting, and
+// whether a grace lasts.
+func (m *Manager) finishDue(seen map[unfinished]*retry) (waiting, grace bool) {
 	now := m.cfg.Clock.Now()
-	deleting := map[storage.Incarnation]bool{}
+	deleting := map[unfinished]bool{}
 	var group sync.WaitGroup
 	slots := make(chan struct{}, finishAtOnce)
 	for _, t := range m.cfg.Meta.Topics() {
-		if t.State != metastore.TopicDeleting {
+		if t.State == metastore.TopicActive {
 			continue
 		}
-		deleting[t.Incarnation] = true
-		due := seen[t.Incarnation]
+		if t.State == metastore.TopicRetired && !m.graceOver(&t) {
+			grace = true
+			continue
+		}
+		key := unfinished{t.Incarnation, t.State, t.Deletion.Number}
+		deleting[key] = true
+		due := seen[key]
 		if due == nil {
 			due = &retry{pause: finishEvery, at: now.Add(finishEvery)}
-			seen[t.Incarnation] = due
+			seen[key] = due
 		}
 		if now.Before(due.at) {
 			continue
@@ -178,13 +208,5 @@ func (m *Manager) finishDue(seen map[storage.Incarnation]*retry) bool {
 			delete(seen, i)
 		}
 	}
-	return len(deleting) > 0
-}
-
-func (m *Manager) tryFinish(t *metastore.Topic) {
-	ctx, cancel := within(m.life, m.cfg.Clock, finishTry)
-	defer cancel()
-	if err := m.finishDelete(ctx, t); err != nil && m.life.Err() == nil {
-		m.cfg.Logger.Warn("a topic's deletion waits", zap.String("topic", t.Name), zap.Error(err))
-	}
+	return len(deleting) > 0, grace
 }

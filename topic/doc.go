@@ -16,8 +16,10 @@
 //	verdict     what the entry was                                       offsets
 //	data        records, appended                                        count
 //	duplicate   a producer's batch that was appended before              none
-//	refused     other incarnation, sealed, out of order, not a batch     none
-//	control     a seal, behind which nothing is appended, or a log       none
+//	refused     other incarnation, sealed or retired, out of order,      none
+//	            not a batch
+//	control     a seal, behind which nothing is appended; a retire,      none
+//	            behind which nothing is until a restore; or a log
 //	            start, which removes what is before it
 //	empty       opens a leader's term                                    none
 //	config      changes the group's configuration                        none
@@ -75,7 +77,7 @@
 //	CreateTopic    a quorum of the metadata, a leader in each       ctx (unknown)
 //	               partition
 //	DeleteTopic    a quorum of the metadata and of each partition,  ctx (unknown; finished
-//	               which is sealed                                  in the background)
+//	UndeleteTopic  which is sealed, or closed, or opened            in the background)
 //	SetRetention   a quorum of the metadata                         ctx (unknown)
 //	Produce        the topic, room in the producer, a quorum of     ctx (retry before the
 //	               the partition                                    records are sent, else
@@ -123,6 +125,9 @@
 // has everything, a few at a time, unless its node is to leave.
 //
 // # What is deleted, and when it is gone
+//
+// A topic that is deleted with a grace is kept, and UndeleteTopic brings it back, until
+// that is over: undelete.go has its states, and why it is safe.
 //
 // Nothing that a node set aside is destroyed on its own word: its metadata may be
 // old or damaged. The sweeper asks for a proof (metastore.Store.Confirm), of the

@@ -21,6 +21,12 @@ var (
 	// ErrSealed refuses a batch because this life of the topic is being
 	// deleted. Nothing is ever appended to it again.
 	ErrSealed = raftlog.Refused(errors.New("topic: the partition is sealed: its topic is being deleted"))
+	// ErrRetired refuses a batch because the topic was deleted with a grace, and was
+	// not brought back before it came.
+	ErrRetired = raftlog.Refused(errors.New("topic: the partition is closed: its topic was deleted"))
+	// errPassed answers who closes a partition, or opens it, for a deletion that was
+	// taken back or followed by another one since: look the topic up anew.
+	errPassed = raftlog.Retry(errors.New("topic: a later deletion was heard of, or this one was taken back"))
 	// ErrCorruptBatch refuses bytes that are not a batch.
 	ErrCorruptBatch = raftlog.Refused(errors.New("topic: corrupt batch"))
 	// ErrNewerEntry ends a replica whose log has an entry of a kind that this build

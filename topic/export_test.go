@@ -50,6 +50,20 @@ func NewSeal(incarnation storage.Incarnation, now time.Time) []byte {
 	return newSeal(incarnation, now)
 }
 
+// NewClosing returns what closes or opens a partition for a deletion.
+func NewClosing(kind Kind, incarnation storage.Incarnation, number uint64, now time.Time) []byte {
+	return newClosing(kind, incarnation, number, now)
+}
+
+// Deletion is the number in it.
+func (b Batch) Deletion() uint64 { return b.deletion() }
+
+// Errors that travel, and are nobody's to match.
+var (
+	ErrPassed = errPassed
+	ErrNotYet = errNotYet
+)
+
 // NewLogStart returns a log start.
 func NewLogStart(incarnation storage.Incarnation, start storage.LogStart, now time.Time) []byte {
 	return newLogStart(incarnation, start, now)

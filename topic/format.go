@@ -9,7 +9,7 @@ package topic
 //	     8    4  length             of the whole batch, in bytes
 //	    12    4  crc32c             of [8, 12) and [16, length): the base offset is outside
 //	    16    1  format             1
-//	    17    1  kind               1 data, 2 seal, 3 log start
+//	    17    1  kind               1 data, 2 seal, 3 log start, 4 retire, 5 restore
 //	    18    1  codec              of the records: 0 none, 1 s2 block, 2 zstd frame, with a
 //	                                window of at most 1 MiB
 //	    19    1  0
@@ -30,6 +30,10 @@ package topic
 //	80    8  index              of the last entry that goes
 //	88    8  term               of that entry
 //	96    8  first offset       that stays
+//
+// So are a retire and a restore; behind the header of theirs:
+//
+//	80    8  deletion           its number, not 0
 //
 // A kind or a format that a build does not know, under a checksum that is right,
 // was written by a newer one: the replica stops, since the others decide
@@ -74,6 +78,9 @@ const (
 	offStartOffset = 96
 	logStartSize   = 104
 
+	offDeletion = 80
+	closingSize = 88
+
 	batchFormat = 1
 
 	// minRecordSize is a record without key, value and headers.
@@ -96,7 +103,12 @@ const (
 	// KindLogStart removes the front of the log: see retention.go.
 	KindLogStart Kind = 3
 
-	newestKind = KindLogStart
+	// KindRetire closes a partition for a deletion with a grace, and KindRestore opens
+	// it again: see closing.go.
+	KindRetire  Kind = 4
+	KindRestore Kind = 5
+
+	newestKind = KindRestore
 )
 
 // Codec is how the records of a batch are compressed. The values are on disk.

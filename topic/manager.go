@@ -97,6 +97,10 @@ type Config struct {
 	// VerifyBytesPerSecond bounds what is read for that: 64 KiB to 64 GiB. Default
 	// 8 MiB. A round that takes longer than the interval is followed by the next.
 	VerifyBytesPerSecond int64
+	// DeleteGrace is how long a topic is kept, and can be brought back, that is deleted
+	// by a call of this node which does not say (WithGrace): 1 s to 10 years. Default:
+	// it is not.
+	DeleteGrace time.Duration
 	// NoBalance keeps replicas where they are unless their node drains. Else they
 	// are spread over a node that joins. It is heeded by the node that leads the
 	// metadata.
@@ -156,6 +160,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("topic: Config.MaxPendingBytes is %d: want 1 to %d", c.MaxPendingBytes, 1<<30)
 	case c.StartupSweepWait < time.Second || c.StartupSweepWait > 10*time.Minute:
 		return fmt.Errorf("topic: Config.StartupSweepWait is %v: want 1 s to 10 min", c.StartupSweepWait)
+	case c.DeleteGrace != 0 && (c.DeleteGrace < metastore.MinDeleteGrace || c.DeleteGrace > metastore.MaxDeleteGrace):
+		return fmt.Errorf("topic: Config.DeleteGrace is %v: want 0, or 1 s to 10 years", c.DeleteGrace)
 	case c.SweepInterval < time.Second || c.SweepInterval > 24*time.Hour:
 		return fmt.Errorf("topic: Config.SweepInterval is %v: want 1 s to 24 h", c.SweepInterval)
 	case c.FillBytesPerSecond < 1<<20 || c.FillBytesPerSecond > 64<<30:

@@ -11,8 +11,12 @@ import (
 var (
 	// ErrTopicDeleted ends producing to, and reading of, a life of a topic that
 	// was deleted or is being deleted. Refused; a topic of the same name that
-	// was created since is another one.
+	// was created since is another one. If it was deleted with a grace, and is brought
+	// back, it goes on for calls, and readers, that begin after that.
 	ErrTopicDeleted = raftlog.Refused(errors.New("topic: the topic was deleted"))
+	// errNotYet answers for a topic that was deleted with a grace, as far as this node
+	// knows, and is being brought back, or was.
+	errNotYet = raftlog.Retry(errors.New("topic: the topic is being brought back"))
 	// ErrNoReplica answers for a partition that this node does not hold, or has
 	// not opened yet. Retry, elsewhere.
 	ErrNoReplica = raftlog.Retry(errors.New("topic: this node has no open replica of the partition"))

@@ -48,9 +48,12 @@ type replica struct {
 	group *raftlog.Group // set before anybody else sees the replica
 
 	lead    atomic.Pointer[leadership]
-	changed beacon // lead or ending changed
+	changed beacon // lead, ending or shut changed
 	// ending: the topic is being deleted. Records are neither taken nor shown.
 	ending atomic.Bool
+	// shut: the topic was deleted with a grace, and was not brought back yet. Records
+	// are neither taken nor shown; all else goes on.
+	shut atomic.Bool
 	// behind is the node of the leader that has said that the log here cannot be
 	// continued; 0: none has.
 	behind atomic.Uint64
@@ -128,6 +131,17 @@ func peersOf(p *metastore.Partition) map[storage.ReplicaID]storage.NodeID {
 // end makes the replica refuse records and reads.
 func (r *replica) end() {
 	if !r.ending.Swap(true) {
+		r.part.Wake()
+		r.changed.flash()
+	}
+}
+
+// follow has the replica take and show records, or not, as its topic's state says.
+func (r *replica) follow(s metastore.TopicState) {
+	if s == metastore.TopicDeleting {
+		r.end()
+	}
+	if shut := s != metastore.TopicActive; r.shut.Swap(shut) != shut {
 		r.part.Wake()
 		r.changed.flash()
 	}
@@ -212,6 +226,9 @@ func (r *replica) fetch(ctx context.Context, req FetchRequest, buf []byte) (Fetc
 		changed := r.part.Changed()
 		if r.ending.Load() {
 			return Fetched{Buf: buf}, ErrTopicDeleted
+		}
+		if r.shut.Load() {
+			return Fetched{Buf: buf}, errNotYet
 		}
 		f, err := r.part.Fetch(req, buf)
 		if err != nil || len(f.Data) > 0 {

@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ func Calls() map[string]uint64 {
 	return map[string]uint64{
 		methodProduce: 1, methodFetch: 1, methodOffsets: 1, methodSince: 1, methodSeal: 1,
 		methodFill: 2, methodTransfer: 2, methodLeft: versionOfLeft,
-		methodClock: 3, methodFrames: 3, methodAside: 3, methodSums: 3,
+		methodClock: 3, methodFrames: 3, methodAside: 3, methodSums: 3, methodClose: 3, methodTime: 3,
 	}
 }
 
@@ -37,6 +38,7 @@ func (m *Manager) calls() map[string]func(context.Context, *replica, byte, []byt
 		methodLeft:     m.serveLeft,
 		methodClock:    m.serveClock,
 		methodSums:     m.serveSums,
+		methodClose:    m.serveClose,
 	}
 }
 
@@ -46,7 +48,7 @@ func (m *Manager) calls() map[string]func(context.Context, *replica, byte, []byt
 // build (*metastore.UnsupportedError). The manager owns request.
 func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method string, request []byte) ([]byte, error) {
 	serve := m.calls()[method]
-	if serve == nil {
+	if serve == nil && method != methodTime {
 		return nil, &metastore.UnsupportedError{Call: method}
 	}
 	if len(request) > 0 && request[0] > wireVersion {
@@ -58,6 +60,9 @@ func (m *Manager) HandleCall(ctx context.Context, from raftlog.NodeID, method st
 	}
 	if ctx == nil {
 		return nil, fmt.Errorf("call of %v: %w", from, ErrNoContext)
+	}
+	if method == methodTime {
+		return encodeClock(m.cfg.Clock.Now()), nil
 	}
 	ctx, cancel := until(ctx, m.life)
 	defer cancel()
@@ -104,8 +109,8 @@ func (m *Manager) serveProduce(ctx context.Context, r *replica, _ byte, body []b
 	if err != nil {
 		return nil, err
 	}
-	if r.ending.Load() {
-		return nil, ErrTopicDeleted
+	if err := m.refusal(ctx, r); err != nil {
+		return nil, err
 	}
 	if lead := r.lead.Load(); lead.term < term {
 		// The caller has heard of a newer leader than this replica has.
@@ -145,6 +150,9 @@ func (m *Manager) serveFetch(ctx context.Context, r *replica, _ byte, body []byt
 	defer m.giveBack(buf)
 	f, err := r.fetch(ctx, call.FetchRequest, buf.bytes)
 	buf.bytes = f.Buf
+	if errors.Is(err, errNotYet) {
+		err = cmp.Or(m.refusal(ctx, r), err)
+	}
 	if err != nil {
 		return nil, readError(err)
 	}
@@ -172,8 +180,8 @@ func (m *Manager) giveBack(b *fetchBuffer) {
 }
 
 func (m *Manager) serveOffsets(ctx context.Context, r *replica, flags byte, _ []byte) ([]byte, error) {
-	if r.ending.Load() {
-		return nil, ErrTopicDeleted
+	if err := m.refusal(ctx, r); err != nil {
+		return nil, err
 	}
 	o, err := r.offsets(ctx, flags&flagLinearizable != 0)
 	if err != nil {
@@ -187,8 +195,8 @@ func (m *Manager) serveSince(ctx context.Context, r *replica, _ byte, body []byt
 	if err != nil {
 		return nil, err
 	}
-	if r.ending.Load() {
-		return nil, ErrTopicDeleted
+	if err := m.refusal(ctx, r); err != nil {
+		return nil, err
 	}
 	o, err := r.offsets(ctx, true)
 	if err == nil {

@@ -113,7 +113,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 	for {
 		opened := m.opened.wait()
 		_, known := m.cfg.Meta.Watch()
-		if t, err := m.cfg.Meta.TopicByIncarnation(a.incarnation); err == nil && t.State != metastore.TopicActive {
+		if t, err := m.cfg.Meta.TopicByIncarnation(a.incarnation); err == nil && isOver(t.State) {
 			return raftlog.Unknown(withoutOutcome{ErrTopicDeleted}) // it was created
 		}
 		r := m.replica(a)
@@ -175,7 +175,7 @@ func (m *Manager) active(ctx context.Context, name string) (metastore.Topic, err
 		}
 	}
 	if err == nil && t.State != metastore.TopicActive {
-		err = fmt.Errorf("%w: %q", metastore.ErrTopicDeleting, name)
+		err = t.Refusal()
 	}
 	if err != nil {
 		return metastore.Topic{}, readError(err)

@@ -137,7 +137,7 @@ func (mv *mover) leading() []*replica {
 // topic is no more.
 func (m *Manager) refresh(r *replica) bool {
 	t, err := m.cfg.Meta.TopicByIncarnation(r.incarnation)
-	if err != nil || t.State != metastore.TopicActive || int(r.partition) >= len(t.Partitions) {
+	if err != nil || !t.State.Kept() || int(r.partition) >= len(t.Partitions) {
 		return false
 	}
 	r.relocate(&t.Partitions[r.partition])

@@ -9,14 +9,14 @@ import (
 //
 //   - next is the number of records in all entries with VerdictData, so that
 //     offsets are gapless (P1).
-//   - After a seal no entry has VerdictData.
+//   - After a seal no entry has VerdictData; nor between a retire and its restore.
 //   - The append stamps of entries with VerdictData never step back, whichever
 //     leaders' clocks they are of, so that an offset can be found by its stamp.
 type partitionState struct {
 	incarnation storage.Incarnation
 	index       storage.Index  // of the last entry
 	next        storage.Offset // that the next record gets
-	sealed      bool
+	closing     closing
 	producers   *Producers
 }
 
@@ -52,12 +52,15 @@ func (s *partitionState) apply(index storage.Index, kind storage.EntryKind, data
 	case b.Incarnation() != s.incarnation:
 		return s.refuse(ErrTopicIncarnationMismatch)
 	case b.Kind() == KindSeal:
-		s.sealed = true
+		s.closing.sealed = true
 		return decision{verdict: storage.VerdictControl, base: s.next}
 	case b.Kind() == KindLogStart:
 		return s.applyStart(b.logStart())
-	case s.sealed:
-		return s.refuse(ErrSealed)
+	case b.Kind() == KindRetire, b.Kind() == KindRestore:
+		return s.applyClosing(b)
+	}
+	if err := s.closing.refuses(); err != nil {
+		return s.refuse(err)
 	}
 	return s.applyData(b)
 }

@@ -147,7 +147,7 @@ func (p *planner) node(id raftlog.NodeID) *planNode {
 }
 
 func (p *planner) add(t *metastore.Topic, part *metastore.Partition) {
-	pp := planPartition{topic: t, part: part, places: slices.Clone(part.Replicas), busy: t.State != metastore.TopicActive}
+	pp := planPartition{topic: t, part: part, places: slices.Clone(part.Replicas), busy: !t.State.Kept()}
 	if part.Target != nil {
 		p.underWay++
 		pp.busy = true
@@ -221,7 +221,7 @@ func (p *planner) repair(limit int) {
 func (p *planner) drain(limit int) {
 	for i := range p.parts {
 		pp := &p.parts[i]
-		if pp.topic.State != metastore.TopicActive {
+		if !pp.topic.State.Kept() {
 			continue
 		}
 		for place := range pp.places {

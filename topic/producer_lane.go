@@ -339,8 +339,8 @@ func (l *lane) numberLocked(b *batch) {
 // sendHere appends a batch to the leader on this node. With an error nothing
 // was appended, and there is no answer.
 func (l *lane) sendHere(b *batch, r *replica) error {
-	if r.ending.Load() {
-		return ErrTopicDeleted
+	if err := l.p.m.refuses(r); err != nil {
+		return err
 	}
 	b.given = true
 	if l.p.m.cfg.Trace == nil {
@@ -421,8 +421,8 @@ func (l *lane) failedLocked(out []ending, b *batch, err error) []ending {
 	outcome := raftlog.OutcomeOf(err)
 	var fenced *FencedError
 	switch {
-	case errors.Is(err, ErrTopicIncarnationMismatch), errors.Is(err, ErrSealed), errors.Is(err, ErrTopicDeleted):
-		if errors.Is(err, ErrSealed) {
+	case errors.Is(err, ErrTopicIncarnationMismatch), errors.Is(err, ErrSealed), errors.Is(err, ErrRetired), errors.Is(err, ErrTopicDeleted):
+		if !errors.Is(err, ErrTopicIncarnationMismatch) && !errors.Is(err, ErrTopicDeleted) {
 			err = fmt.Errorf("%w (%w)", ErrTopicDeleted, err)
 		}
 		l.p.doubt(l)

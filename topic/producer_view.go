@@ -58,7 +58,8 @@ func (p *Producer) lookUp(ctx context.Context, name string, v *topicView) (*topi
 	for {
 		t, err := p.m.active(ctx, name)
 		if err != nil {
-			if errors.Is(err, metastore.ErrTopicNotFound) || errors.Is(err, metastore.ErrTopicDeleting) {
+			var retired *metastore.TopicRetiredError
+			if errors.Is(err, metastore.ErrTopicNotFound) || errors.Is(err, metastore.ErrTopicDeleting) || errors.As(err, &retired) {
 				p.forget(name, v)
 			}
 			return nil, err

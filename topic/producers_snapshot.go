@@ -12,10 +12,13 @@ import (
 // The producer state as a side file of the partition log holds it. The file
 // speaks of the log exactly up to an index; storage checks its checksum.
 //
-//	byte     format               1
+//	byte     format               1, or 2
 //	uvarint  index                of the last entry that is in it
 //	uvarint  next offset          of the partition
 //	byte     sealed               0 or 1
+//	uvarint  last deletion        with a grace, that the partition heard of: not 0; of
+//	                              format 2 alone
+//	byte     open                 1: that one was taken back, else 0; of format 2 alone
 //	uvarint  latest append stamp  ms
 //	uvarint  highest forgotten producer id
 //	uvarint  highest forgotten producer epoch
@@ -28,7 +31,8 @@ import (
 //	                      uvarint  count
 //	                      uvarint  base offset
 const (
-	snapshotFormat = 1
+	snapshotFormat  = 1
+	snapshotRetired = 2 // of a partition that was once closed for a deletion with a grace
 
 	// minProducerSize is a producer with one batch, in bytes.
 	minProducerSize = 7
@@ -38,13 +42,16 @@ var errCorruptSnapshot = errors.New("topic: corrupt producer state")
 
 // appendSnapshot encodes the state.
 func (s *partitionState) appendSnapshot(buf []byte) []byte {
-	buf = append(buf, snapshotFormat)
+	format := byte(snapshotFormat)
+	if s.closing.last > 0 {
+		format = snapshotRetired
+	}
+	buf = append(buf, format)
 	buf = binary.AppendUvarint(buf, uint64(s.index))
 	buf = binary.AppendUvarint(buf, uint64(s.next))
-	if s.sealed {
-		buf = append(buf, 1)
-	} else {
-		buf = append(buf, 0)
+	buf = appendFlag(buf, s.closing.sealed)
+	if format == snapshotRetired {
+		buf = appendFlag(binary.AppendUvarint(buf, s.closing.last), s.closing.open)
 	}
 	p := s.producers
 	buf = binary.AppendUvarint(buf, uint64(p.now))
@@ -65,16 +72,28 @@ func (s *partitionState) appendSnapshot(buf []byte) []byte {
 	return buf
 }
 
+func appendFlag(buf []byte, is bool) []byte {
+	if is {
+		return append(buf, 1)
+	}
+	return append(buf, 0)
+}
+
 // readSnapshot decodes a state of the given incarnation.
 func readSnapshot(data []byte, incarnation storage.Incarnation) (*partitionState, error) {
-	if len(data) == 0 || data[0] != snapshotFormat {
+	if len(data) == 0 || data[0] != snapshotFormat && data[0] != snapshotRetired {
 		return nil, fmt.Errorf("%w: unknown format", errCorruptSnapshot)
 	}
 	c := cursor{in: data[1:]}
 	s := newPartitionState(incarnation)
 	s.index = storage.Index(c.uvarint())
 	s.next = c.offset()
-	s.sealed = c.upTo(1) == 1
+	s.closing.sealed = c.upTo(1) == 1
+	if data[0] == snapshotRetired {
+		s.closing.last = c.uvarint()
+		s.closing.open = c.upTo(1) == 1
+		c.bad = c.bad || s.closing.last == 0
+	}
 	s.producers.now = int64(c.upTo(math.MaxInt64))
 	s.producers.forgottenID = ProducerID(c.uvarint())
 	s.producers.forgottenEpoch = ProducerEpoch(c.upTo(math.MaxUint32))

@@ -342,10 +342,31 @@ func TestSnapshotGolden(t *testing.T) {
 	require.Equal(t, 2, m.state.Producers().Len())
 }
 
+// A partition that was closed for a deletion is written in another form.
+func TestSnapshotGoldenOfADeletion(t *testing.T) {
+	m := newMachine()
+	m.send(9, 4, 0, 200)
+	for i, kind := range []topic.Kind{topic.KindRetire, topic.KindRestore, topic.KindRetire} {
+		m.index++
+		m.state.Apply(m.index, storage.EntryNormal, topic.NewClosing(kind, someIncarnation, 300+uint64(i/2), m.now))
+	}
+	data := m.state.Snapshot()
+	require.Equal(t, golden(t, "producers-v2.golden", data), data)
+	m.reopen(t)
+	requireRefused(t, m.send(0, 0, 0, 1), topic.ErrRetired, raftlog.OutcomeRefused)
+	m.index++
+	m.state.Apply(m.index, storage.EntryNormal, topic.NewClosing(topic.KindRestore, someIncarnation, 301, m.now))
+	m.reopen(t)
+	require.Equal(t, storage.VerdictData, m.send(0, 0, 0, 1).Verdict)
+}
+
 // Property: S11 (red: the number of batches of a producer not checked)
 func FuzzSnapshot(f *testing.F) {
 	m := newMachine()
 	f.Add(m.state.Snapshot())
+	closed := newMachine()
+	closed.state.Apply(1, storage.EntryNormal, topic.NewClosing(topic.KindRetire, someIncarnation, 300, closed.now))
+	spoil(f, closed.state.Snapshot())
 	for i := range 20 {
 		m.send(i%4, 0, i/4, 1)
 	}

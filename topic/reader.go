@@ -324,7 +324,7 @@ func (r *Reader) closed(ctx context.Context) error {
 		return raftlog.Retry(ctx.Err())
 	}
 	t, err := r.m.cfg.Meta.TopicByIncarnation(r.incarnation)
-	if err == nil && t.State != metastore.TopicActive {
+	if err == nil && isOver(t.State) {
 		return ErrTopicDeleted
 	}
 	return nil

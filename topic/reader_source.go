@@ -252,6 +252,8 @@ func (r *Reader) offsetsHere(ctx context.Context, q query) (offsets, error) {
 		return offsets{}, ErrNoReplica
 	case replica.ending.Load():
 		return offsets{}, ErrTopicDeleted
+	case replica.shut.Load():
+		return offsets{}, errNotYet
 	}
 	ctx, cancel := within(ctx, r.m.cfg.Clock, r.m.cfg.CallTimeout)
 	defer cancel()

@@ -129,9 +129,7 @@ func (rc *reconciler) pass(ctx context.Context) (time.Duration, error) {
 			continue // its own stint here has to end first
 		}
 		r.relocate(&a.Partition)
-		if a.Topic.State == metastore.TopicDeleting {
-			r.end()
-		}
+		r.follow(a.Topic.State)
 	}
 	for at := range rc.retries {
 		if !wanted[at.incarnation] {
@@ -286,6 +284,7 @@ func (rc *reconciler) open(a metastore.NodeAssignment, dir string) error {
 	r.place.Store(&a.Partition)
 	r.lead.Store(&leadership{})
 	r.ending.Store(a.Topic.State == metastore.TopicDeleting)
+	r.shut.Store(a.Topic.State != metastore.TopicActive)
 	begin := beginOf(a, dir)
 	r.group, err = rc.cfg.Host.OpenGroup(raftlog.GroupOptions{
 		Group: a.Partition.Group, Replica: a.Replica, Peers: peersOf(&a.Partition), Create: &begin, Machine: part,

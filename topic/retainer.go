@@ -211,7 +211,7 @@ func (rt *retainer) clockDoubt(ctx context.Context, r *replica, now time.Time) s
 		if a.Node != rt.cfg.Node && (answers[i].at.IsZero() || age < 0 || age >= clockGood) {
 			answers[i] = clockWord{}
 			asked.Go(func() {
-				if ahead, err := rt.askClock(ctx, a.Node, r.address); err == nil {
+				if ahead, err := rt.askTime(ctx, a.Node, methodClock, r.address); err == nil {
 					answers[i] = clockWord{ahead, now}
 				}
 			})
@@ -229,11 +229,11 @@ func (rt *retainer) clockDoubt(ctx context.Context, r *replica, now time.Time) s
 	return clockDoubt(known, nodes)
 }
 
-// askClock returns how far a node's clock is ahead of this one's. It takes the
+// askTime returns how far a node's clock is ahead of this one's. It takes the
 // answer for that of the middle of the call.
-func (rt *retainer) askClock(ctx context.Context, node storage.NodeID, a address) (time.Duration, error) {
-	before := rt.cfg.Clock.Now()
-	response, err := rt.call(ctx, node, methodClock, a.append(nil, 0), 0)
+func (m *Manager) askTime(ctx context.Context, node storage.NodeID, method string, a address) (time.Duration, error) {
+	before := m.cfg.Clock.Now()
+	response, err := m.call(ctx, node, method, a.append(nil, 0), 0)
 	if err != nil {
 		return 0, err
 	}
@@ -241,7 +241,7 @@ func (rt *retainer) askClock(ctx context.Context, node storage.NodeID, a address
 	if err != nil {
 		return 0, err
 	}
-	took := rt.cfg.Clock.Now().Sub(before)
+	took := m.cfg.Clock.Now().Sub(before)
 	return there.Sub(before.Add(took / 2)), nil
 }
 

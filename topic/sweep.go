@@ -262,7 +262,7 @@ func (sw *sweeper) look() ([]remains, error) {
 		dead: func(i storage.Incarnation) bool { return state(i) == metastore.TopicDeleted },
 		lives: func(i storage.Incarnation) bool {
 			s := state(i)
-			return s == metastore.TopicActive || s == metastore.TopicDeleting
+			return s.Kept() || s == metastore.TopicDeleting
 		},
 	}), nil
 }

@@ -31,12 +31,13 @@ type Operation struct {
 
 // The names of operations.
 const (
-	OpProduce     = "produce"
-	OpForward     = "forward"
-	OpCommit      = "commit"
-	OpFetch       = "fetch"
-	OpCreateTopic = "create topic"
-	OpDeleteTopic = "delete topic"
+	OpProduce       = "produce"
+	OpForward       = "forward"
+	OpCommit        = "commit"
+	OpFetch         = "fetch"
+	OpCreateTopic   = "create topic"
+	OpDeleteTopic   = "delete topic"
+	OpUndeleteTopic = "undelete topic"
 )
 
 // Trace is told of the beginning of an operation. ctx has the values of the

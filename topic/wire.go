@@ -28,10 +28,13 @@ import (
 //	topic.offsets   22                     nothing more
 //	topic.since     22    8  stamp         ms since 1970 UTC
 //	topic.seal      22                     nothing more
+//	topic.close     22    1  kind          of the entry: 4 retire, 5 restore
+//	                23    8  deletion
 //	topic.transfer  22    8  replica       that is to lead
 //	topic.left      22    8  group         of the partition
 //	                30    8  replica
 //	topic.clock     22                     nothing more
+//	topic.time      22                     nothing more; incarnation and partition are 0
 //	topic.sums      22    8  from          the first entry of a segment
 //
 // A response says what became of the call, so that errors survive whatever
@@ -55,9 +58,12 @@ import (
 //	                                       stamp or later; the high watermark if
 //	                                       there is none
 //	topic.seal       2                     nothing more
+//	topic.close      2                     nothing more
 //	topic.transfer   2                     nothing more
 //	topic.left       2    1  listed        by the group, linearizable: 0 no, 1 yes
 //	topic.clock      2    8  now           by the node's clock, ms since 1970 UTC
+//	topic.time       2    8  now           as of topic.clock, of a node that need not hold
+//	                                       the partition
 //	topic.sums       2   48  per segment from there on that was verified here, oldest
 //	                         first: its first entry (8), its last (8), its SHA-256
 const (
@@ -66,9 +72,11 @@ const (
 	methodOffsets  = "topic.offsets"
 	methodSince    = "topic.since"
 	methodSeal     = "topic.seal"
+	methodClose    = "topic.close"
 	methodTransfer = "topic.transfer"
 	methodLeft     = "topic.left"
 	methodClock    = "topic.clock"
+	methodTime     = "topic.time"
 	methodSums     = "topic.sums"
 
 	wireVersion = 1

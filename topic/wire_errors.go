@@ -30,6 +30,9 @@ const (
 	codeNotReadable byte = 8
 	codeDeleted     byte = 9
 	codeNoReplica   byte = 10
+	codeRetired     byte = 11
+	codePassed      byte = 12
+	codeNotYet      byte = 13
 
 	codeTooLarge   byte = 32
 	codeOutOfRange byte = 33
@@ -65,6 +68,12 @@ func sentinel(code byte) error {
 		return ErrTopicDeleted
 	case codeNoReplica:
 		return ErrNoReplica
+	case codeRetired:
+		return ErrRetired
+	case codePassed:
+		return errPassed
+	case codeNotYet:
+		return errNotYet
 	}
 	return nil
 }
@@ -107,7 +116,7 @@ func classify(err error) (byte, []uint64) {
 	case errors.As(err, &diskFull):
 		return codeDiskFull, []uint64{uint64(diskFull.Left), uint64(diskFull.Reserve)}
 	}
-	for code := codeIncarnation; code <= codeNoReplica; code++ {
+	for code := codeIncarnation; code <= codeNotYet; code++ {
 		if errors.Is(err, sentinel(code)) {
 			return code, nil
 		}

@@ -44,6 +44,8 @@ func WireExamples(i storage.Incarnation) []WireExample {
 		{"clock", a.append(nil, 0)},
 		{"sums_are", append(responseHead(0), encodeSums([]storage.SegmentSum{{First: 2, Last: 9, Sum: [32]byte{1, 2}}, {First: 10, Last: 10}})...)},
 		{"clock_is", encodeClock(time.UnixMilli(1_700_000_000_000))},
+		{"close", append(a.append(nil, 0), encodeClose(KindRestore, 300)...)},
+		{"time", address{}.append(nil, 0)},
 	}
 }
 
@@ -59,7 +61,8 @@ func DecodeAll(data []byte) []error {
 	_, sinceIs := decodeSinceIs(data)
 	_, transfer := decodeTransfer(body)
 	_, clock := decodeClock(data)
-	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer, clock}
+	_, _, closes := decodeClose(body)
+	return []error{err, produce, fetch, produced, fetched, are, since, sinceIs, transfer, clock, closes}
 }
 
 // EncodeProduce is the call that appends a batch.
@@ -100,5 +103,5 @@ func CallsHandled() (names []string) {
 	for name := range (&Manager{}).calls() {
 		names = append(names, name)
 	}
-	return append(names, methodFill, methodFrames, methodAside)
+	return append(names, methodFill, methodFrames, methodAside, methodTime)
 }

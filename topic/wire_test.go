@@ -41,6 +41,7 @@ func someErrors() []error {
 		raftlog.Unknown(&raftlog.NotLeaderError{Group: 2}),
 		fmt.Errorf("in the middle: %w", topic.ErrSealed),
 		errors.New("without an outcome"),
+		topic.ErrRetired, topic.ErrPassed, topic.ErrNotYet,
 	}
 }
 
