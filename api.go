@@ -29,6 +29,13 @@ type (
 	Retention = metastore.Retention
 	// Topic is a topic with its partitions and their replicas.
 	Topic = metastore.Topic
+	// TopicState is where a topic is in its life: Topic.State.
+	TopicState = metastore.TopicState
+	// Deletion is when a topic was deleted with a grace, and until when it can be
+	// brought back: Topic.Deletion.
+	Deletion = metastore.Deletion
+	// DeleteOption is an option of Node.DeleteTopic: see WithGrace.
+	DeleteOption = topic.DeleteOption
 	// Producer appends records to topics; see Node.NewProducer.
 	Producer = topic.Producer
 	// ProducerConfig configures a Producer.
@@ -43,6 +50,15 @@ type (
 	BufferFullError = topic.BufferFullError
 	// Codec compresses batches of records.
 	Codec = topic.Codec
+)
+
+// Where a topic is in its life. One that is gone is not found any more.
+const (
+	TopicActive    TopicState = metastore.TopicActive
+	TopicDeleting  TopicState = metastore.TopicDeleting  // it will be gone, and nothing can stop that
+	TopicRetiring  TopicState = metastore.TopicRetiring  // it is being deleted with a grace
+	TopicRetired   TopicState = metastore.TopicRetired   // it is deleted, and its grace lasts: see Node.UndeleteTopic
+	TopicRestoring TopicState = metastore.TopicRestoring // it is being brought back
 )
 
 // Codecs of batches.
@@ -90,7 +106,8 @@ func (n *Node) DescribeTopic(ctx context.Context, name string) (Topic, error) {
 }
 
 // ListTopics returns all topics by name, not older than any change that was
-// acknowledged before the call.
+// acknowledged before the call. Those that were deleted with a grace are among them
+// while it lasts, with their State and Deletion.
 func (n *Node) ListTopics(ctx context.Context) ([]Topic, error) {
 	p, err := n.serving(ctx, "Node.ListTopics")
 	if err != nil {
@@ -115,12 +132,44 @@ func (n *Node) Topics() []Topic {
 // appended to that topic again, and its name is free. A partition without a
 // quorum makes the error Unknown: the topic stays in deletion, refuses records,
 // and is finished when the quorum is back.
-func (n *Node) DeleteTopic(ctx context.Context, name string) error {
+//
+// With a grace (WithGrace, or Config.DeleteGrace) UndeleteTopic brings the topic back
+// as it was until that is over. Until then it keeps its name, its records and its
+// places: CreateTopic with the name, and who wants to write or read, get a
+// *TopicRetiredError that says until when; its partitions count toward limits; its
+// replicas are kept up and can be moved. When the call returns nil, nothing is
+// appended until the topic is brought back. Deleting it again with a grace never makes
+// the time shorter; without one it is deleted at once. A grace is Retry while this
+// node's clock is more than a minute off those of the other members, and a
+// *ClusterVersionError (Retry) while a member's build does not know it.
+func (n *Node) DeleteTopic(ctx context.Context, name string, opts ...DeleteOption) error {
 	p, err := n.serving(ctx, "Node.DeleteTopic")
 	if err != nil {
 		return err
 	}
-	return p.topics.DeleteTopic(ctx, name)
+	return p.topics.DeleteTopic(ctx, name, opts...)
+}
+
+// WithGrace has DeleteTopic keep the topic for a time in which it can be brought back:
+// 1 s to 10 years. 0: it is deleted for good, whatever Config.DeleteGrace says.
+func WithGrace(grace time.Duration) DeleteOption { return topic.WithGrace(grace) }
+
+// UndeleteTopic brings back a topic that was deleted with a grace, while that lasts:
+// the same incarnation, with its records at their offsets. Readers and producers that
+// were on it have ended, or do with ErrTopicDeleted at their next call; new ones go on
+// where they were, and what retention finds too old by then goes as ever. On nil it
+// takes and shows records; of a topic that is not deleted that is at once.
+//
+// Errors: ErrTopicNotFound and ErrTopicDeleted (Refused) come too late. If ctx ends, or
+// while a partition has no quorum, the outcome is Unknown: once begun, it is finished
+// when the quorum is back, and the topic is not deleted meanwhile. The call may be
+// repeated.
+func (n *Node) UndeleteTopic(ctx context.Context, name string) (Topic, error) {
+	p, err := n.serving(ctx, "Node.UndeleteTopic")
+	if err != nil {
+		return Topic{}, err
+	}
+	return p.topics.UndeleteTopic(ctx, name)
 }
 
 // SetRetention changes what a topic keeps, and returns the topic. On nil a majority

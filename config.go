@@ -174,6 +174,10 @@ type Config struct {
 	// Default 2 s, 100 ms to 1 h. It should be longer than the slowest sync of a
 	// disk that is well.
 	DiskStallTimeout time.Duration
+	// DeleteGrace is how long a topic is kept, and can be brought back (UndeleteTopic),
+	// that a DeleteTopic on this node deletes without saying (WithGrace): 1 s to 10
+	// years. Default: it is not.
+	DeleteGrace time.Duration
 	// VerifyInterval is how often all bytes of the partition logs on this node are read
 	// and compared with their checksums. What is not as it was written is got again
 	// from another replica: see Events.DamageChanged. Default 24 h, 1 min to 10,000 h.
@@ -506,6 +510,7 @@ func (c *Config) validateRanges() error {
 		{"SegmentBytes", c.SegmentBytes, c.SegmentBytes == 0 || c.SegmentBytes >= 4<<10 && c.SegmentBytes <= 1<<30, "4 KiB to 1 GiB"},
 		{"DiskReserve", c.DiskReserve, c.DiskReserve < 0 || c.DiskReserve >= 1<<20 && c.DiskReserve <= 1<<40, "1 MiB to 1 TiB, or negative for none"},
 		{"DiskStallTimeout", c.DiskStallTimeout, c.DiskStallTimeout >= 100*time.Millisecond && c.DiskStallTimeout <= time.Hour, "100ms to 1h"},
+		{"DeleteGrace", c.DeleteGrace, c.DeleteGrace == 0 || c.DeleteGrace >= metastore.MinDeleteGrace && c.DeleteGrace <= metastore.MaxDeleteGrace, "0, or 1s to 87600h"},
 		{"VerifyInterval", c.VerifyInterval, c.VerifyInterval >= time.Minute && c.VerifyInterval <= 10_000*time.Hour, "1m to 10000h"},
 		{"VerifyBytesPerSecond", c.VerifyBytesPerSecond, c.VerifyBytesPerSecond >= 64<<10 && c.VerifyBytesPerSecond <= 64<<30, "64 KiB to 64 GiB"},
 		{"StartupSweepWait", c.StartupSweepWait, c.StartupSweepWait >= time.Second && c.StartupSweepWait <= 10*time.Minute, "1s to 10m"},

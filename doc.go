@@ -87,6 +87,13 @@
 // checkpoints are written, some minutes later at most. go doc of package topic has
 // more.
 //
+// # What is deleted, and brought back
+//
+// DeleteTopic is for good, unless it is given a grace (WithGrace, Config.DeleteGrace):
+// then UndeleteTopic brings the topic back as it was until that is over, and no record
+// is taken or shown meanwhile. It keeps its name and its disk space. Which comes first,
+// the end of the grace or UndeleteTopic, is decided once for the whole cluster.
+//
 // # The life of a cluster
 //
 // Most of it comes by itself: nodes join (Config.Join), learn, get a vote and
@@ -158,6 +165,7 @@
 //	stele_metadata_checks_total        counter    result     comparisons of all nodes' metadata, led here: agreed, split, no_majority, lost
 //	stele_removed_bytes_total          counter    -          of log of replicas here, that retention let go
 //	stele_removing_bytes               gauge      -          of them, whose files wait for the next checkpoints
+//	stele_topics_retired               gauge      -          deleted with a grace that lasts: they can be brought back
 //	stele_retention_waits              gauge      -          partitions led here that do not remove what may be due
 //	stele_uncommitted_bytes            gauge      -          of proposals that wait for a quorum
 //	stele_journal_rounds_total         counter    -          writes and syncs of the journal
@@ -241,6 +249,8 @@
 //	NodeFailed         the node can serve no more until it is opened again
 //	TopicCreated       this node has applied a topic's creation
 //	TopicDeleted       this node has applied the end of a topic's deletion
+//	TopicRetired       this node has applied that a topic was deleted with a grace
+//	TopicUndeleted     this node has applied that a topic was brought back
 //	PeerFenced         a node of before a forced recovery has come back, and is kept out
 //	MetadataSplit      of the node that leads the metadata: the voters' copies differ, and no majority has the same
 //

@@ -82,6 +82,9 @@ type (
 	InvalidError = metastore.InvalidError
 	// ForeignError: the directory holds something else.
 	ForeignError = storage.ForeignError
+	// TopicRetiredError: a topic, or its name, is that of one that was deleted with a
+	// grace. It says until when it can be brought back. Refused.
+	TopicRetiredError = metastore.TopicRetiredError
 	// TooLargeError: a record is over the limit.
 	TooLargeError = topic.TooLargeError
 	// OutOfRangeError: there is no such offset.
@@ -105,6 +108,10 @@ var ErrTopicNotFound = metastore.ErrTopicNotFound
 // ErrTopicDeleting: the name is still that of a topic that is being deleted. It
 // is Retry.
 var ErrTopicDeleting = metastore.ErrTopicDeleting
+
+// ErrTopicRestoring: the topic is being brought back, and takes and shows records when
+// that is done. It is Retry.
+var ErrTopicRestoring = metastore.ErrTopicRestoring
 
 // ErrTooFewNodes: too few members live, and are not on their way out, for the
 // replicas that a topic is to have. It is Retry: when a node is back or joins, or

@@ -93,19 +93,21 @@ const (
 	nodeFailed
 	topicCreated
 	topicDeleted
+	topicRetired
+	topicUndeleted
 	peerFenced
 	metadataSplit
 	numEvents
 )
 
 // eventNames are the fields of Events.
-var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "Quarantined", "ReclaimRefused", "Restored", "NodeFailed", "TopicCreated", "TopicDeleted", "PeerFenced", "MetadataSplit"}
+var eventNames = [numEvents]string{"ReadinessChanged", "LeaderChanged", "ReplicaFailed", "MemberChanged", "MembershipNoticed", "MoveChanged", "DamageChanged", "Reclaimed", "Quarantined", "ReclaimRefused", "Restored", "NodeFailed", "TopicCreated", "TopicDeleted", "TopicRetired", "TopicUndeleted", "PeerFenced", "MetadataSplit"}
 
 func (e *Events) none() bool {
 	return e.ReadinessChanged == nil && e.LeaderChanged == nil && e.ReplicaFailed == nil && e.MemberChanged == nil &&
 		e.MembershipNoticed == nil && e.MoveChanged == nil && e.DamageChanged == nil && e.Reclaimed == nil && e.ReclaimRefused == nil &&
 		e.Quarantined == nil && e.Restored == nil &&
-		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.PeerFenced == nil && e.MetadataSplit == nil
+		e.NodeFailed == nil && e.TopicCreated == nil && e.TopicDeleted == nil && e.TopicRetired == nil && e.TopicUndeleted == nil && e.PeerFenced == nil && e.MetadataSplit == nil
 }
 
 func newEventLoop(n *Node) *eventLoop {
@@ -285,12 +287,25 @@ func (l *eventLoop) tellTopics(now []Topic) {
 		}
 	}
 	for _, t := range now {
-		_, known := l.topics[t.Incarnation]
+		last, known := l.topics[t.Incarnation]
 		l.note(t)
 		if f := l.events.TopicCreated; !known && f != nil {
 			l.tell(topicCreated, func() { f(t) })
 		}
+		was, is := isRetired(last.State), isRetired(t.State)
+		if f := l.events.TopicRetired; is && !was && f != nil {
+			l.tell(topicRetired, func() { f(t) })
+		}
+		if f := l.events.TopicUndeleted; was && t.State == TopicActive && f != nil {
+			l.tell(topicUndeleted, func() { f(t) })
+		}
 	}
+}
+
+// isRetired reports whether a topic was deleted with a grace that lasts. One that is
+// being brought back still is.
+func isRetired(s TopicState) bool {
+	return s == TopicRetiring || s == TopicRetired || s == TopicRestoring
 }
 
 func (l *eventLoop) forget(t Topic) {

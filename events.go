@@ -79,6 +79,12 @@ type Events struct {
 	// TopicDeleted: this node has applied the end of a topic's deletion. The
 	// topic is as this node knew it last.
 	TopicDeleted func(Topic)
+	// TopicRetired: this node has applied that a topic was deleted with a grace.
+	// Topic.Deletion says until when it can be brought back; then TopicDeleted follows,
+	// or TopicUndeleted.
+	TopicRetired func(Topic)
+	// TopicUndeleted: this node has applied that a topic was brought back.
+	TopicUndeleted func(Topic)
 	// PeerFenced: a node of before a forced recovery speaks to this one, which keeps
 	// it out. It is told once a minute of each at most.
 	PeerFenced func(FencedPeer)

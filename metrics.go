@@ -65,6 +65,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		{"moves", "Replicas of partitions on their way to another node.", nil},
 		{"removed_bytes_total", "Bytes of log of the node's replicas that retention let go.", nil},
 		{"removing_bytes", "Bytes of them whose files wait for the next checkpoints.", nil},
+		{"topics_retired", "Topics that were deleted with a grace that lasts.", nil},
 		{"retention_waits", "Partitions led by the node that do not remove what may be due.", nil},
 		{"messages_total", "Raft messages by way.", []string{"way"}},
 		{"journal_sync_seconds", "Write and sync of a journal round.", nil},
@@ -303,6 +304,13 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.send(out, "replicas_failed", prometheus.GaugeValue, float64(failed))
 	m.send(out, "logs_damaged", prometheus.GaugeValue, float64(damaged))
 	m.send(out, "groups_led", prometheus.GaugeValue, float64(led))
+	retired := 0
+	for _, t := range p.meta.Topics() {
+		if isRetired(t.State) {
+			retired++
+		}
+	}
+	m.send(out, "topics_retired", prometheus.GaugeValue, float64(retired))
 	m.send(out, "retention_waits", prometheus.GaugeValue, float64(waits))
 	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
 	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))

@@ -30,6 +30,12 @@
 //
 // Whole segments of 64 MiB go, never the last one of a partition.
 //
+// A topic that is deleted with a grace can be brought back until that is over:
+//
+//	./cluster delete -topic events -grace 72h
+//	./cluster topics
+//	./cluster undelete -topic events
+//
 // Kill any node (kill -9) while produce runs, and start it again: the others go
 // on, and it catches up. Ctrl-C in the three terminals stops the nodes in good
 // order; then
@@ -181,7 +187,8 @@
 //	POST   /topics/T                        create: {"partitions": 6, "replicas": 3, "keep_age": "168h",
 //	                                        "keep_bytes": 1073741824}, all optional
 //	PUT    /topics/T/retention              what it keeps: {"keep_age": "168h", "keep_bytes": 0}; none: all
-//	DELETE /topics/T                        delete
+//	DELETE /topics/T                        delete: [?grace=168h], in which it can be brought back
+//	POST   /topics/T/undelete               bring it back
 //	POST   /topics/T/leader?to=NAME         hand a partition's leadership over: [&partition=N]
 //	POST   /topics/T/records                produce
 //	GET    /topics/T/records?partition=N    consume

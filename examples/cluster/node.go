@@ -59,6 +59,7 @@ func parseNode(args []string, io console) (*nodeFlags, error) {
 	f.BoolVar(&n.config.Observer, "observer", false, "hold partitions, and never vote on the metadata: for a node that joins")
 	peers := f.String("peers", defaultPeers, "all initial `members`, this one too, equal on all: name=addr[@http-addr],...\n")
 	level := f.String("log", "info", "`level` of the log: debug, info, warn or error")
+	f.DurationVar(&n.config.DeleteGrace, "delete-grace", 0, "how long a topic that is deleted through this node can be brought back, unless delete -grace says otherwise; 0: it cannot")
 	f.DurationVar(&n.stop, "stop-timeout", 10*time.Second, "how long a clean stop may take before it becomes an abort")
 	if err := f.parse(args, false); err != nil {
 		return nil, err

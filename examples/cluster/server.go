@@ -60,6 +60,7 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 		"GET /topics/{topic}":                   s.describeTopic,
 		"POST /topics/{topic}":                  s.createTopic,
 		"DELETE /topics/{topic}":                s.deleteTopic,
+		"POST /topics/{topic}/undelete":         s.undeleteTopic,
 		"PUT /topics/{topic}/retention":         s.setRetention,
 		"GET /members":                          s.members,
 		"POST /members/{member}/decommission":   s.decommission,
@@ -211,13 +212,14 @@ func writeError(w http.ResponseWriter, err error) {
 	var noVote *stele.NoVoteError
 	var stays *stele.ReclaimError
 	var restore *stele.RestoreError
+	var retired *stele.TopicRetiredError
 	status := http.StatusInternalServerError // it may have happened
 	switch outcome := outcomeOf(err); {
 	case errors.As(err, &request):
 		status = request.status
 	case errors.Is(err, stele.ErrTopicNotFound), errors.As(err, &nobody), errors.Is(err, stele.ErrNotQuarantined):
 		status = http.StatusNotFound
-	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked), errors.As(err, &noVote), errors.As(err, &stays), errors.As(err, &restore):
+	case errors.Is(err, stele.ErrTopicExists), errors.As(err, &blocked), errors.As(err, &noVote), errors.As(err, &stays), errors.As(err, &restore), errors.As(err, &retired):
 		status = http.StatusConflict
 	case outcome == stele.OutcomeRefused:
 		status = http.StatusBadRequest

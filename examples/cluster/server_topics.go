@@ -14,6 +14,7 @@ type topicAnswer struct {
 	State       string `json:"state"`
 	Partitions  uint32 `json:"partitions"`
 	Replicas    uint32 `json:"replicas"`
+	Until       string `json:"until,omitempty"` // when the grace of a deletion ends
 	keepRequest
 }
 
@@ -40,7 +41,11 @@ func keeps(r stele.Retention) (k keepRequest) {
 }
 
 func answerOf(t stele.Topic) topicAnswer {
-	return topicAnswer{t.Name, t.Incarnation.String(), t.State.String(), t.Config.Partitions, t.Config.Replicas, keeps(t.Config.Retention)}
+	until := ""
+	if t.State == stele.TopicRetiring || t.State == stele.TopicRetired {
+		until = t.Deletion.Until.Time().UTC().Format(time.RFC3339)
+	}
+	return topicAnswer{t.Name, t.Incarnation.String(), t.State.String(), t.Config.Partitions, t.Config.Replicas, until, keeps(t.Config.Retention)}
 }
 
 // createRequest is what a topic's creator decides; 0 is the library's default.
@@ -133,14 +138,37 @@ func (s *server) setRetention(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) deleteTopic(w http.ResponseWriter, r *http.Request) error {
+func (s *server) undeleteTopic(w http.ResponseWriter, r *http.Request) error {
 	p := newParams(r)
 	ctx, cancel := p.within(r)
 	defer cancel()
 	if p.err != nil {
 		return p.err
 	}
-	if err := s.node.DeleteTopic(ctx, r.PathValue("topic")); err != nil {
+	t, err := s.node.UndeleteTopic(ctx, r.PathValue("topic"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, answerOf(t))
+	return nil
+}
+
+func (s *server) deleteTopic(w http.ResponseWriter, r *http.Request) error {
+	p := newParams(r, "grace")
+	var opts []stele.DeleteOption
+	if text := p.values.Get("grace"); text != "" {
+		grace, err := time.ParseDuration(text)
+		if err != nil {
+			p.fail("grace=%q: want a duration such as 168h", text)
+		}
+		opts = append(opts, stele.WithGrace(grace))
+	}
+	ctx, cancel := p.within(r)
+	defer cancel()
+	if p.err != nil {
+		return p.err
+	}
+	if err := s.node.DeleteTopic(ctx, r.PathValue("topic"), opts...); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"text/tabwriter"
 
 	"github.com/stelelog/stele"
@@ -81,13 +82,37 @@ func (k keepRequest) String() string {
 }
 
 func runDelete(ctx context.Context, args []string, io console) error {
-	f := newFlags("delete", "Delete ends a topic. When it returns, nothing is ever appended to it again.", io)
+	f := newFlags("delete", deleteAbout, io)
 	topic := f.String("topic", "", "`name` of the topic")
+	grace := f.Duration("grace", 0, "keep it so that it can be brought back for this `duration`, such as 168h; 0: delete it for good. Without this flag the node's -delete-grace counts")
 	return f.ask(args, func() string { return missing("-topic", *topic == "") }, func(c *client) error {
-		if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), nil, nil, nil); err != nil {
+		q := url.Values{}
+		if f.given("grace") {
+			q.Set("grace", grace.String())
+		}
+		if err := c.callJSON(ctx, http.MethodDelete, topicPath(*topic, ""), q, nil, nil); err != nil {
 			return err
 		}
 		fmt.Fprintf(io.out, "deleted %s\n", *topic)
+		return nil
+	})
+}
+
+const deleteAbout = `
+Delete ends a topic. When it returns, nothing is ever appended to it again. With a
+grace it keeps its name and its records until that is over, and undelete brings it
+back; to delete it again without one ends that at once.
+`
+
+func runUndelete(ctx context.Context, args []string, io console) error {
+	f := newFlags("undelete", "Undelete brings back a topic that was deleted with a grace, as it was.", io)
+	topic := f.String("topic", "", "`name` of the topic")
+	return f.ask(args, func() string { return missing("-topic", *topic == "") }, func(c *client) error {
+		var t topicAnswer
+		if err := c.callJSON(ctx, http.MethodPost, topicPath(*topic, "/undelete"), nil, nil, &t); err != nil {
+			return err
+		}
+		fmt.Fprintf(io.out, "%s is back: %s\n", t.Name, t.Incarnation)
 		return nil
 	})
 }
@@ -106,7 +131,11 @@ func runTopics(ctx context.Context, args []string, io console) error {
 		w := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "TOPIC\tPARTITIONS\tREPLICAS\tSTATE\tKEEPS\tINCARNATION")
 		for _, t := range topics {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, t.State, t.keepRequest, t.Incarnation)
+			state := t.State
+			if t.Until != "" {
+				state += " until " + t.Until
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Name, t.Partitions, t.Replicas, state, t.keepRequest, t.Incarnation)
 		}
 		return w.Flush()
 	})
