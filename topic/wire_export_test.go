@@ -73,6 +73,11 @@ func EncodeProduce(i storage.Incarnation, partition uint32, batch []byte) []byte
 // DecodeProduced is its answer.
 func DecodeProduced(resp []byte) (storage.Offset, error) { return decodeProduced(resp) }
 
+// EncodeClose closes or opens a partition for a deletion.
+func EncodeClose(i storage.Incarnation, partition uint32, kind Kind, number uint64) []byte {
+	return append(address{i, partition}.append(nil, 0), encodeClose(kind, number)...)
+}
+
 // EncodeFetch asks for records from an offset on.
 func EncodeFetch(i storage.Incarnation, partition uint32, from storage.Offset) []byte {
 	return encodeFetch(address{i, partition}, fetchCall{FetchRequest{From: from, MaxBytes: 1 << 20}, 100})
