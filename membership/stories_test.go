@@ -41,7 +41,7 @@ func (w *town) Members() []metastore.Member {
 	return slices.Clone(w.members)
 }
 
-// Property: J10 (red: led-for not asked; every answer logged)
+// Property: J10 (red: led-for not asked; every answer logged; the leader's line at info; no line of an answer that is not new)
 func TestPromotionWaitsForALeaderOfTwelveSeconds(t *testing.T) {
 	in(t, 3, func(t *testing.T, w *town) {
 		w.ready()

@@ -185,7 +185,7 @@ func TestOneNodeIsACluster(t *testing.T) {
 	})
 }
 
-// Property: R25 (red: Barrier returned at once; open: pauses, clock jumps, other groups)
+// Property: R25 (red: Barrier returned at once; pauses and transfers: TestSeeds in internal/sim, of a core that asks no clock)
 func TestNothingIsLostOrDoneTwiceThroughCrashes(t *testing.T) {
 	runs := uint64(8)
 	if testing.Short() {
