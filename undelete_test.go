@@ -16,7 +16,7 @@ import (
 // the node's configuration, brought back, deleted again and gone when that is over.
 // All nodes tell so, and count it meanwhile.
 //
-// Property: I11, I4, L2, S1 (red: a topic that was brought back was not told; Config.DeleteGrace reached nobody)
+// Property: I11, I4, L2, S1
 func TestATopicIsDeletedWithAGrace(t *testing.T) {
 	registries := map[string]*prometheus.Registry{}
 	diaries, opts := withDiaries(3, func(cfg *stele.Config) {
