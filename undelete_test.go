@@ -16,7 +16,7 @@ import (
 // the node's configuration, brought back, deleted again and gone when that is over.
 // All nodes tell so, and count it meanwhile.
 //
-// Property: I11, I4, L2, S1
+// Property: I11, I4, L2, S1 (red: Config.DeleteGrace reached nobody; that a topic was brought back was told at the wrong change)
 func TestATopicIsDeletedWithAGrace(t *testing.T) {
 	registries := map[string]*prometheus.Registry{}
 	diaries, opts := withDiaries(3, func(cfg *stele.Config) {
