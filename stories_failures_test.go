@@ -2,6 +2,7 @@ package stele_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,67 +36,88 @@ func others(c *testcluster.Cluster, but ...int) (all []int) {
 	return all
 }
 
+// loaded is a cluster under load.
+type loaded struct {
+	*testcluster.Cluster
+	ledger *testcluster.Ledger
+	loads  []*testcluster.Load
+}
+
+// start starts a member, and a producer on it: that of its last life ended with it.
+func (c *loaded) start(i int) {
+	c.Start(i)
+	c.load(i)
+}
+
+func (c *loaded) load(i int) {
+	c.loads = append(c.loads, c.ledger.StartLoadOn(i, 1, 6, 20*time.Millisecond))
+}
+
+// goesOn demands that records are taken in from now on.
+func (c *loaded) goesOn() {
+	c.T.Helper()
+	before := c.ledger.Acked()
+	c.Eventually(func() bool { return c.ledger.Acked() > before+50 }, "records are taken in")
+}
+
 // underLoad has a story happen to three nodes under load, demands that records
 // are taken in afterwards, and reads all that was acknowledged on every node.
-func underLoad(t *testing.T, seed uint64, story func(c *testcluster.Cluster, goesOn func())) {
-	testcluster.Run(t, testcluster.Options{Seed: seed}, func(c *testcluster.Cluster) {
-		c.StartAll()
-		mustCreate(c, 0, "orders", 6)
-		l := c.NewLedger("orders")
-		load := l.StartLoad(1, 6, 20*time.Millisecond)
-		goesOn := func() {
-			c.T.Helper()
-			before := l.Acked()
-			c.Eventually(func() bool { return l.Acked() > before+50 }, "records are taken in")
+func underLoad(t *testing.T, seed uint64, story func(c *loaded)) {
+	testcluster.Run(t, testcluster.Options{Seed: seed}, func(cluster *testcluster.Cluster) {
+		cluster.StartAll()
+		mustCreate(cluster, 0, "orders", 6)
+		c := &loaded{Cluster: cluster, ledger: cluster.NewLedger("orders")}
+		for i := range c.Size() {
+			c.load(i)
 		}
-		goesOn()
-		story(c, goesOn)
+		c.goesOn()
+		story(c)
 		for i := range c.Size() {
 			if c.Node(i) == nil {
-				c.Start(i)
+				c.start(i)
 			}
 		}
 		c.WaitReady()
-		again := l.StartLoad(1, 6, 20*time.Millisecond)
-		goesOn()
-		load.Stop()
-		again.Stop()
+		c.goesOn()
+		for _, load := range c.loads {
+			load.Stop()
+		}
 		for i := range c.Size() {
-			l.Verify(i)
+			c.ledger.Verify(i)
 		}
 		for i := range c.Size() {
 			c.Close(i)
 		}
-		require.GreaterOrEqual(c.T, c.CompareOffline(), l.Acked())
+		require.GreaterOrEqual(c.T, c.CompareOffline(), c.ledger.Acked())
 	})
 }
 
 func TestAFollowerThatLeadsPartitionsDies(t *testing.T) {
-	underLoad(t, 71, func(c *testcluster.Cluster, goesOn func()) {
+	underLoad(t, 71, func(c *loaded) {
 		victim := (c.MetadataLeader() + 1) % 3
-		c.Eventually(func() bool { return leads(c, victim) > 0 }, "it leads partitions")
+		c.Eventually(func() bool { return leads(c.Cluster, victim) > 0 }, "it leads partitions")
 		c.PowerLoss(victim)
-		goesOn()
-		for _, i := range others(c, victim) {
+		c.goesOn()
+		for _, i := range others(c.Cluster, victim) {
 			require.True(c.T, c.Node(i).Readiness().Ready(), "the metadata had their leader all the while")
 		}
 	})
 }
 
 func TestTheMetadataLeaderDies(t *testing.T) {
-	underLoad(t, 72, func(c *testcluster.Cluster, goesOn func()) {
+	underLoad(t, 72, func(c *loaded) {
 		victim := c.MetadataLeader()
 		c.PowerLoss(victim)
-		goesOn()
+		c.goesOn()
 		c.Eventually(func() bool { return c.MetadataLeader() >= 0 }, "another one leads")
-		mustCreate(c, c.MetadataLeader(), "more", 1)
+		mustCreate(c.Cluster, c.MetadataLeader(), "more", 1)
 	})
 }
 
 // Clients of two nodes produce to a partition that the third one leads, which
 // dies: their records go to the next leader.
 func TestANodeThatClientsForwardToDies(t *testing.T) {
-	underLoad(t, 73, func(c *testcluster.Cluster, goesOn func()) {
+	underLoad(t, 73, func(c *loaded) {
 		t := c.T
 		var victim int
 		var partition uint32
@@ -112,55 +134,63 @@ func TestANodeThatClientsForwardToDies(t *testing.T) {
 		}, "somebody leads a partition")
 		type told struct {
 			from int
-			at   stele.Position
 			err  error
+			at   map[stele.Offset]string
 		}
 		answers := make(chan told)
-		for _, i := range others(c, victim) {
+		for _, i := range others(c.Cluster, victim) {
 			p, err := c.Node(i).NewProducer(stele.ProducerConfig{})
 			require.NoError(t, err)
 			go func() {
-				for n := range 40 {
-					at, err := p.ProduceTo(t.Context(), "orders", partition, stele.Record{Key: []byte{byte(i), byte(n)}, Value: []byte("forwarded " + string(rune('a'+i)) + time.Duration(n).String())})
-					last := told{i, stele.Position{}, err}
-					if err == nil {
-						last.at = at[0]
-					}
-					if n == 39 || err != nil {
-						_ = p.Close(t.Context())
-						answers <- last
-						return
+				got := told{from: i, at: map[stele.Offset]string{}}
+				for n := 0; n < 40 && got.err == nil; n++ {
+					value := fmt.Sprintf("forwarded %d.%d", i, n)
+					var at []stele.Position
+					at, got.err = p.ProduceTo(t.Context(), "orders", partition, stele.Record{Value: []byte(value)})
+					if got.err == nil {
+						got.at[at[0].Offset] = value
 					}
 				}
+				_ = p.Close(t.Context())
+				answers <- got
 			}()
 		}
 		c.Sleep(20 * time.Millisecond)
 		c.PowerLoss(victim)
-		for range 2 {
-			a := <-answers
+		got := []told{<-answers, <-answers}
+		c.goesOn()
+		all := c.ReadAll(t.Context(), got[0].from, stele.TopicPartition{Topic: "orders", Partition: partition})
+		for _, a := range got {
 			require.NoError(t, a.err, "the producer of node %d", a.from)
-			require.Equal(t, partition, a.at.Partition)
+			require.Len(t, a.at, 40)
+			for at, value := range a.at {
+				require.Equal(t, value, all[at])
+			}
 		}
-		goesOn()
 	})
 }
 
 // Two of three die, three times: nothing is taken in while one is left alone, and
 // all that was is there when another one is back.
 func TestTwoOfThreeDie(t *testing.T) {
-	underLoad(t, 74, func(c *testcluster.Cluster, goesOn func()) {
+	underLoad(t, 74, func(c *loaded) {
 		for round := range 3 {
 			first := (c.MetadataLeader() + round) % 3
 			second := (first + 1) % 3
 			c.PowerLoss(first)
 			c.Sleep(200 * time.Millisecond)
 			c.PowerLoss(second)
-			alone := others(c, first, second)[0]
+			alone := others(c.Cluster, first, second)[0]
 			c.Eventually(func() bool { return !c.Node(alone).Readiness().Ready() }, "the last one says that it cannot serve")
-			c.Start(second)
+			taken := c.ledger.Acked()
+			c.Sleep(5 * time.Second)
+			require.Equal(c.T, taken, c.ledger.Acked(), "one of three takes nothing in")
+			c.start(second)
 			c.WaitReady()
-			c.Start(first)
+			c.goesOn()
+			c.start(first)
 			c.WaitReady()
+			c.goesOn()
 		}
 	})
 }
@@ -168,16 +198,17 @@ func TestTwoOfThreeDie(t *testing.T) {
 // Nodes are closed and started one after the other, and another one dies while one
 // is down.
 func TestANodeDiesDuringARollingRestart(t *testing.T) {
-	underLoad(t, 75, func(c *testcluster.Cluster, goesOn func()) {
+	underLoad(t, 75, func(c *loaded) {
 		for i := range c.Size() {
 			c.Close(i)
 			if i == 1 {
 				c.PowerLoss(2)
 				c.Sleep(3 * time.Second)
-				c.Start(2)
+				c.start(2)
 			}
-			c.Start(i)
+			c.start(i)
 			c.WaitReady()
+			c.goesOn()
 		}
 	})
 }

@@ -49,6 +49,8 @@ func threeFiveThree(t *testing.T, seed uint64) {
 			newcomer = 3
 		}
 		load = l.StartLoad(1, 6, 50*time.Millisecond)
+		taken := l.Acked()
+		c.Eventually(func() bool { return l.Acked() > taken+50 }, "all five take records in")
 		c.PowerLoss(leader)
 		c.PowerLoss(newcomer)
 		witness := 0
