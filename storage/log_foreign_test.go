@@ -245,6 +245,34 @@ func TestADirectoryThatIsAnotherIsNotOpened(t *testing.T) {
 	}
 }
 
+// A node stops while a copy of a log that was lost comes in: it is lost at the next
+// open, too, and is not taken for one of which some is damaged.
+//
+// Property: S4 (red: a directory with a staged log was that of the log)
+func TestALostLogIsLostUntilItsCopyIsThere(t *testing.T) {
+	fs := simfs.New(1)
+	s := openStore(t, fs)
+	l := openLog(t, s, emptyPosition())
+	require.NoError(t, l.Append(native()))
+	require.NoError(t, l.Close())
+	require.NoError(t, s.Close())
+	st := replicaAt(7, l.Position())
+	require.NoError(t, fs.RemoveAll("/node/"+st.Dir))
+	for round := range uint64(2) {
+		s = openStore(t, fs)
+		_, err := s.OpenLog(st)
+		require.ErrorIs(t, err, storage.ErrLogLost)
+		_, err = s.OpenDamagedLog(st)
+		require.ErrorIs(t, err, storage.ErrLogLost)
+		src := source(t, native())
+		staged, err := s.StageLog(st, testReset+round, src.Start())
+		require.NoError(t, err)
+		require.NoError(t, copyFrames(src, staged, 40, 1<<10))
+		fs = fs.Crash(simfs.Kill)
+		require.NotEmpty(t, contents(t, fs, "/node/"+st.Dir))
+	}
+}
+
 // That a marker cannot be read says nothing of the directory: the call fails, the log
 // goes on.
 //

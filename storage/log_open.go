@@ -22,6 +22,9 @@ func (l *Log) cut(pos LogPosition) (names []string, err error) {
 	if isMissing(err) && (pos.Exists || pos.AuxIndex != 0) {
 		return nil, lostError(l.dir, "the log's directory is missing", err)
 	}
+	if pos.Exists && onlyStaged(names) {
+		return nil, lostError(l.dir, "its files are missing, and a copy of them was begun", nil)
+	}
 	plan, err := planCut(names, pos)
 	if err != nil {
 		return nil, &DamageError{Path: l.dir, Reason: err.Error()}
@@ -40,11 +43,26 @@ func (l *Log) cut(pos LogPosition) (names []string, err error) {
 	return names, nil
 }
 
+// onlyStaged reports whether a log's directory holds none of its segments, and a log
+// that was staged to take its place: what was lost is still lost if that ended halfway.
+func onlyStaged(names []string) (staged bool) {
+	for _, name := range names {
+		if _, _, ok := parseSegmentName(name); ok {
+			return false
+		}
+		staged = staged || strings.HasSuffix(name, resetSuffix)
+	}
+	return staged
+}
+
 // fillActive makes the last segment as long as it was, with zeros.
 func (l *Log) fillActive(pos LogPosition) error {
-	there, err := exists(l.logs.fs, l.dir)
-	if !pos.Exists || !there || err != nil {
-		return err
+	names, err := l.logs.fs.List(l.dir)
+	if !pos.Exists || isMissing(err) || onlyStaged(names) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storage: open log: %w", err)
 	}
 	path := l.logs.fs.PathJoin(l.dir, segmentName(pos.SegIndex, pos.SegOffset))
 	f, err := l.logs.fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
