@@ -35,6 +35,8 @@ type cluster struct {
 	joins     map[raftlog.NodeID]bool              // begin empty
 	replicas  map[raftlog.NodeID]raftlog.ReplicaID // of those whose number is not that of the node
 	change    func(*metastore.Config)              // of each node, if set
+	options   func(*raftlog.Config)                // of each node, if set
+	arrives   func(to *node, from raftlog.NodeID, class uint8, frame []byte) bool
 	noStreams atomic.Bool
 	noHashes  atomic.Bool                                // nobody answers for the hash of its state
 	streams   func(to raftlog.NodeID, s *stream) *stream // that are opened, if set
@@ -84,7 +86,11 @@ func (c *cluster) tryStart(id raftlog.NodeID) (*node, error) {
 		JournalFileSize: 64 << 10, SegmentSize: 16 << 10})
 	require.NoError(c.t, err)
 	n := &node{cluster: c, id: id, store: store}
-	n.host, err = raftlog.Open(raftlog.Config{Node: id, Store: store, Sender: n})
+	options := raftlog.Config{Node: id, Store: store, Sender: n}
+	if c.options != nil {
+		c.options(&options)
+	}
+	n.host, err = raftlog.Open(options)
 	require.NoError(c.t, err)
 	require.NoError(c.t, fs.MkdirAll("data/meta", 0o755))
 	replica := raftlog.ReplicaID(id)
@@ -127,9 +133,10 @@ func (c *cluster) crash(id raftlog.NodeID, survival simfs.Survival) {
 }
 
 // Send is the node's raftlog.Sender.
-func (n *node) Send(to raftlog.NodeID, _ uint8, frame []byte) {
+func (n *node) Send(to raftlog.NodeID, class uint8, frame []byte) {
 	clock.System().AfterFunc(time.Millisecond, func() {
-		if target := n.cluster.node(to); target != nil && n.cluster.node(n.id) == n && !n.cluster.parts(n.id, to) {
+		if target := n.cluster.node(to); target != nil && n.cluster.node(n.id) == n && !n.cluster.parts(n.id, to) &&
+			(n.cluster.arrives == nil || n.cluster.arrives(target, n.id, class, frame)) {
 			target.host.HandleFrame(n.id, frame)
 		}
 	})
