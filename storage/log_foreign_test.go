@@ -214,6 +214,50 @@ func requireRestored(t *testing.T, s *storage.Store, lost *storage.Log) {
 	require.NoError(t, l.Close())
 }
 
+// A log that is synced while its directory is another one by name leaves nothing in
+// that: its records are in the files that it has open, and the index beside them, which
+// is opened by name, is not written.
+//
+// Property: I3 (red: saveIndex without its look at the marker)
+func TestASyncLeavesNothingInAnotherDirectory(t *testing.T) {
+	for name := range swaps {
+		t.Run(name, func(t *testing.T) {
+			fs := simfs.New(1)
+			s, l := withWaypoints(t, fs)
+			defer s.Close()
+			rel := "topics/orders@" + testIncarnation.String()
+			swap(t, fs, name)
+			before := contents(t, fs, "/node/"+rel)
+			require.ErrorIs(t, l.Sync(), storage.ErrLogClosed)
+			require.Equal(t, before, contents(t, fs, "/node/"+rel))
+			require.ErrorIs(t, l.Close(), storage.ErrLogClosed)
+		})
+	}
+	fs := simfs.New(1)
+	s, l := withWaypoints(t, fs)
+	defer s.Close()
+	require.NoError(t, l.Close())
+	found := 0
+	for file := range contents(t, fs, "/node/topics") {
+		if strings.HasSuffix(file, ".idx") {
+			found++
+		}
+	}
+	require.Positive(t, found, "in its own directory it has an index")
+}
+
+// withWaypoints is a store with an open log that has waypoints which are not in its
+// index file yet.
+func withWaypoints(t *testing.T, fs *simfs.FS) (*storage.Store, *storage.Log) {
+	cfg := logConfig(fs)
+	cfg.SegmentSize = 1 << 20
+	s, err := storage.Open(cfg)
+	require.NoError(t, err)
+	l := openLog(t, s, emptyPosition())
+	require.NoError(t, l.Append(history(1, 80, 6000)))
+	return s, l
+}
+
 // The same before a start: nothing is opened, of no replica, and nothing is changed.
 //
 // Property: I3 (red: the name in the marker was not compared)

@@ -14,13 +14,14 @@ const maxIndexFile = 8 << 20
 func (s *segment) indexPath() string { return s.path[:len(s.path)-len(segmentSuffix)] + indexSuffix }
 
 // saveIndex adds the new waypoints to the index file. Without it a lookup in
-// an old segment is slower, so a failure is no failure.
+// an old segment is slower, so a failure is no failure. The file is opened by its
+// name, which may lead to another directory by now.
 func (s *segment) saveIndex() {
 	s.mu.Lock()
 	points := s.mu.unsaved
 	s.mu.unsaved = nil
 	s.mu.Unlock()
-	if len(points) == 0 {
+	if len(points) == 0 || s.log.own() != nil {
 		return
 	}
 	var b []byte
