@@ -406,8 +406,13 @@ func (s *logSet) isNot(q quarantinedName, path string) (why string, err error) {
 }
 
 // unlink empties a directory, its marker last, and removes it. It returns the
-// bytes of the files that are gone.
+// bytes of the files that are gone. Of a link to a directory, which a person may have
+// put in the place of what was moved to another disk, only the link goes.
 func (s *logSet) unlink(path string) (bytes int64, err error) {
+	if s.fs.Remove(path) == nil { // nothing else that holds anything can be removed so
+		s.forgetName(path)
+		return 0, nil
+	}
 	marked := false
 	bytes, err = s.unlinkIn(path, func(name string) bool {
 		marked = marked || name == markerFile

@@ -473,6 +473,47 @@ func TestDestroyFollowsNoLink(t *testing.T) {
 	require.FileExists(t, filepath.Join(outside, "file"))
 }
 
+// A directory in quarantine that is only a link, to where a person has moved it, goes
+// as a link: the sweep takes the link, and a call that names it does; what it leads to
+// stays, the marker first of all.
+//
+// Property: X1 (red: unlink went on into the directory behind the link)
+func TestDestroyTakesALinkForALink(t *testing.T) {
+	for what, destroy := range map[string]func(s *storage.Store, dir string) (storage.Destroyed, error){
+		"by its life": func(s *storage.Store, _ string) (storage.Destroyed, error) {
+			return s.DestroyTopic(dead(testIncarnation))
+		},
+		"by its name": func(s *storage.Store, dir string) (storage.Destroyed, error) {
+			return s.DestroyQuarantined(dead(testIncarnation), dir, 0)
+		},
+	} {
+		root, disk := t.TempDir(), storage.DiskFS()
+		cfg := logConfig(disk)
+		cfg.Dir = filepath.Join(root, "node")
+		s, err := storage.Open(cfg)
+		require.NoError(t, err)
+		id := s.Identity()
+		id.ClusterID, id.Epoch, id.Node = storage.ClusterID{0xc1}, 2, 1
+		require.NoError(t, s.SetIdentity(id))
+		topicWithLog(t, s, "orders", testIncarnation)
+		aside(t, s, "orders", testIncarnation)
+		dir := "quarantine/orders@" + testIncarnation.String() + "~1"
+		outside := filepath.Join(root, "outside")
+		require.NoError(t, os.Rename(filepath.Join(cfg.Dir, dir), outside))
+		require.NoError(t, os.Symlink(outside, filepath.Join(cfg.Dir, dir)))
+		before := contents(t, disk, outside)
+		require.Len(t, before, 3, "a marker, a reason, a segment")
+
+		got, err := destroy(s, dir)
+		require.NoError(t, err, what)
+		require.Equal(t, storage.Destroyed{Dirs: []string{dir}}, got, what)
+		_, err = os.Lstat(filepath.Join(cfg.Dir, dir))
+		require.ErrorIs(t, err, os.ErrNotExist, what)
+		require.Equal(t, before, contents(t, disk, outside), what)
+		require.NoError(t, s.Close())
+	}
+}
+
 // A call that names one directory takes that one, with a proof of it.
 //
 // Property: X1 (red: DestroyQuarantined without Covers; meant by incarnation)
