@@ -203,6 +203,9 @@
 // a name that is taken, a decommission that is blocked, a vote that has to wait. An answer that does not arrive, or
 // not whole, is unknown.
 //
+// A node that stops answers what it has taken in, then everything with 503 and retry,
+// and Connection: close, until it has handed over what it leads.
+//
 // # Produce
 //
 //	POST /topics/T/records[?partition=N][&key-separator=S]

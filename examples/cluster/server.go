@@ -40,6 +40,7 @@ type server struct {
 	life     context.Context // ends when the node is to stop
 	endLife  context.CancelFunc
 	bodies   budget
+	desk     desk
 	producer struct {
 		sync.Mutex
 		*stele.Producer // nil before the first record
@@ -80,7 +81,16 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			limitTime(w, r)
+			s.lastOfConnection(w)
+			if pattern != "GET /ready" { // which says that the node stops
+				if !s.desk.enter() {
+					writeError(w, errStopping)
+					return
+				}
+				defer s.desk.leave()
+			}
 			if err := handle(w, r); err != nil {
+				s.lastOfConnection(w)
 				if errors.Is(err, context.DeadlineExceeded) {
 					err = noted(err, leaderless(s.node.Status(), r.PathValue("topic")))
 				}

@@ -72,6 +72,7 @@ func (s *server) produce(w http.ResponseWriter, r *http.Request) error {
 	s.explain(results, name)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	limitTime(w, r)
+	s.lastOfConnection(w)
 	_, _ = w.Write(encodeResults(results)) // a client that went away needs no answer
 	return nil
 }
