@@ -45,6 +45,13 @@
 // used; no step may lose a record or have one refused, and what is in doubt is at
 // most what a killed node did not answer.
 //
+// In a step in good order (a restart, a join, a decommission, a wait; of rolling and
+// grow all but the kills) each error that a producer or a reader gets is to be an
+// answer with the outcome retry. A connection that was refused or broke is a class of
+// its own, permitted of the node that is just stopped, started again or out, and
+// counted; no answer in time, an unknown outcome and an answer in no known form are
+// not. The failure names who said what in which step.
+//
 //	go run ./internal/campaign -story rolling -times 3
 //	go run ./internal/campaign -story grow
 //	go run ./internal/campaign -story harm -times 2 -seed 3

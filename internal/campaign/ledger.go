@@ -47,9 +47,11 @@ type ledger struct {
 	fates      []fate
 	partitions []pages
 	counts     counts
-	errors     map[string]int64 // what producers were told, but for numbers
+	errors     map[string]int64 // what clients were told, but for numbers
 	violations []string
 	pauses     pauses
+	phases     []phase
+	left       map[string]bool // names of nodes that are out
 }
 
 // pages is one partition: the records that readers saw, by offset, and those
@@ -62,11 +64,12 @@ type pages struct {
 }
 
 // counts are for people. Rejected are those of which certainly nothing happened;
-// of them, Refused are those that nobody is to send again.
-type counts struct{ Sent, Acked, Rejected, Refused, Unknown, Read int64 }
+// of them, Refused are those that nobody is to send again. Lost are connections, of
+// producers and readers, that were refused or broke: one for each request.
+type counts struct{ Sent, Acked, Rejected, Refused, Unknown, Read, Lost int64 }
 
 func newLedger(partitions int) *ledger {
-	l := &ledger{partitions: make([]pages, partitions), errors: map[string]int64{}, pauses: newPauses(partitions)}
+	l := &ledger{partitions: make([]pages, partitions), errors: map[string]int64{}, left: map[string]bool{}, pauses: newPauses(partitions)}
 	for i := range l.partitions {
 		l.partitions[i] = pages{pending: map[int64]number{}, last: map[int]number{}, lastAt: map[int]int64{}}
 	}
@@ -140,22 +143,10 @@ func (l *ledger) reject(n number) {
 	}
 }
 
-// told notes what a producer was told of n records. No record of a campaign is
-// one that may be refused.
-func (l *ledger) told(outcome, sentence string, n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.errors[outcome+": "+anyNumber.ReplaceAllString(sentence, "#")] += int64(n)
-	if outcome == "refused" {
-		l.counts.Refused += int64(n)
-		l.violate("%d records were refused: %s", n, sentence)
-	}
-}
-
 // anyNumber is what differs between sentences that say the same.
 var anyNumber = regexp.MustCompile(`[0-9]+|\b[a-g]\b`)
 
-// sentences are what producers were told, the most frequent first.
+// sentences are what clients were told, the most frequent first.
 func (l *ledger) sentences() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -148,58 +148,50 @@ func (w *load) produce(ctx context.Context, writer, node, partition int, numbers
 	if partition >= 0 {
 		url += fmt.Sprintf("&partition=%d", partition)
 	}
-	told, err := w.post(ctx, url, body)
-	if err != nil {
-		var dial *net.OpError
-		if errors.As(err, &dial) && dial.Op == "dial" {
-			told = fmt.Sprintf("retry %d nobody is there\nend %d\n", len(numbers), len(numbers))
+	since := w.ledger.now()
+	text, nothing, f := w.post(ctx, w.cluster.nodes[node].name, url, body)
+	if f == nil {
+		return w.settle(since, w.cluster.nodes[node].name, writer, numbers, text)
+	}
+	w.ledger.failed(since, f, len(numbers))
+	for _, n := range numbers {
+		if nothing || f.kind == typed && f.outcome != "unknown" {
+			w.ledger.reject(n)
 		} else {
-			w.ledger.told("unknown", "no answer: "+cause(err), len(numbers))
-			told = "" // unknown
+			w.ledger.unknown(n)
 		}
 	}
-	return w.settle(writer, numbers, told)
+	return false
 }
 
-func (w *load) post(ctx context.Context, url string, body []byte) (string, error) {
+// post sends a request. Nothing: nobody was reached, so nothing can have happened.
+func (w *load) post(ctx context.Context, node, url string, body []byte) (text string, nothing bool, f *failure) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return "", err
+		return "", true, broken(node, ctx, err)
 	}
 	req.GetBody = nil // sent once: another attempt is another set of records
 	answer, err := w.http.Do(req)
 	if err != nil {
-		return "", err
+		return "", isDial(err), broken(node, ctx, err)
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode == http.StatusOK {
-		return string(text), err
+	all, err := io.ReadAll(answer.Body)
+	switch {
+	case err != nil:
+		return "", false, broken(node, ctx, err)
+	case answer.StatusCode != http.StatusOK:
+		return "", false, told(node, answer.Status, all)
 	}
-	var told struct{ Outcome, Error string }
-	if json.Unmarshal(text, &told) != nil || told.Outcome == "" {
-		return "", fmt.Errorf("%s: %s", answer.Status, text)
-	}
-	n := bytes.Count(body, []byte("\n"))
-	return fmt.Sprintf("%s %d %s\nend %d\n", told.Outcome, n, strings.ReplaceAll(told.Error, "\n", " "), n), nil
-}
-
-// cause is the innermost error: those around it have addresses.
-func cause(err error) string {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err.Error()
-		}
-		err = inner
-	}
+	return string(all), false, nil
 }
 
 // settle reads an answer as examples/cluster describes it. One that is not
 // whole says nothing.
-func (w *load) settle(writer int, numbers []number, told string) bool {
-	lines := strings.Split(strings.TrimSuffix(told, "\n"), "\n")
+func (w *load) settle(since int, node string, writer int, numbers []number, text string) bool {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if lines[len(lines)-1] != fmt.Sprintf("end %d", len(numbers)) {
+		w.ledger.failed(since, &failure{kind: garbled, node: node, sentence: fmt.Sprintf("%.100q", text)}, len(numbers))
 		for _, n := range numbers {
 			w.ledger.unknown(n)
 		}
@@ -228,7 +220,7 @@ func (w *load) settle(writer int, numbers []number, told string) bool {
 			continue
 		}
 		clean = false
-		w.ledger.told(words[0], strings.Join(words[2:], " "), count)
+		w.ledger.failed(since, &failure{typed, node, words[0], strings.Join(words[2:], " ")}, count)
 		for _, n := range run {
 			if words[0] == "unknown" {
 				w.ledger.unknown(n)
@@ -247,7 +239,12 @@ func (w *load) settle(writer int, numbers []number, told string) bool {
 func (w *load) follow(ctx context.Context, partition, at int) {
 	next, lives := int64(0), 0
 	for node := w.cluster.after(at); ctx.Err() == nil; node = w.cluster.after(node) {
+		since := w.ledger.now()
 		reached, err := w.read(ctx, node, partition, next)
+		var f *failure
+		if errors.As(err, &f) && ctx.Err() == nil {
+			w.ledger.failed(since, f, 0)
+		}
 		if reached > next {
 			lives++
 		}
@@ -276,31 +273,34 @@ func (w *load) read(ctx context.Context, node, partition int, from int64) (int64
 	defer silence.Stop()
 	answer, err := w.http.Do(req)
 	if err != nil {
-		return from, err
+		return from, broken(n.name, ctx, err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(answer.Body)
-		return from, errors.Join(fmt.Errorf("%s: %s", answer.Status, text), err)
+		if err != nil {
+			return from, broken(n.name, ctx, err)
+		}
+		return from, told(n.name, answer.Status, text)
 	}
 	lines := bufio.NewReaderSize(answer.Body, 256<<10)
 	for {
 		text, err := lines.ReadBytes('\n')
 		if err != nil {
-			return from, err
+			return from, broken(n.name, ctx, err)
 		}
 		silence.Reset(patience / 2)
 		var line struct {
-			Offset int64
-			Value  string
-			Next   *int64
-			Error  string
+			Offset         int64
+			Value          string
+			Next           *int64
+			Error, Outcome string
 		}
 		if err := json.Unmarshal(text, &line); err != nil {
-			return from, err
+			return from, &failure{kind: garbled, node: n.name, sentence: fmt.Sprintf("%.100q", text)}
 		}
 		if line.Next != nil {
-			return from, errors.New(line.Error)
+			return from, &failure{kind: typed, node: n.name, outcome: line.Outcome, sentence: line.Error}
 		}
 		word, _, _ := strings.Cut(line.Value, " ")
 		id, err := strconv.ParseUint(word, 10, 64)

@@ -423,8 +423,8 @@ func (c *campaign) summarize() {
 		fmt.Printf("campaign: %d rounds; the others served after %s, all served %s after it healed\n",
 			len(c.reports), spread(served), spread(healed))
 	}
-	fmt.Printf("campaign: %d records sent: %d acknowledged, %d unknown, %d rejected, %d of them refused; %d read; %d acknowledged and unread; %d violations\n",
-		sums.Sent, sums.Acked, sums.Unknown, sums.Rejected, sums.Refused, sums.Read, c.ledger.unread(), len(violations))
+	fmt.Printf("campaign: %d records sent: %d acknowledged, %d unknown, %d rejected, %d of them refused; %d read; %d acknowledged and unread; %s lost; %d violations\n",
+		sums.Sent, sums.Acked, sums.Unknown, sums.Rejected, sums.Refused, sums.Read, c.ledger.unread(), connections(sums.Lost), len(violations))
 	if c.story != "" {
 		fmt.Printf("campaign: the longest pause in acknowledged writes of a partition: %d ms\n", c.longest.Milliseconds())
 	}

@@ -49,7 +49,7 @@ func storyNames() string {
 
 // tell does a story.
 func (c *campaign) tell(ctx context.Context) error {
-	if err := c.step(ctx, "nothing happens", func(ctx context.Context) error { return wait(ctx, 3*time.Second) }); err != nil {
+	if err := c.inGoodOrder(ctx, "nothing happens", nil, func(ctx context.Context) error { return wait(ctx, 3*time.Second) }); err != nil {
 		return err
 	}
 	return storyOf(c.story).tell(ctx, c)
@@ -57,16 +57,30 @@ func (c *campaign) tell(ctx context.Context) error {
 
 // stepReport is a line of a story's report.
 type stepReport struct {
-	Story  string  `json:"story"`
-	Step   string  `json:"step"`
-	Took   float64 `json:"took_s"`
-	Pauses []int64 `json:"pauses_ms"` // the longest of each partition
-	counts         // during the step
+	Story    string  `json:"story"`
+	Step     string  `json:"step"`
+	Took     float64 `json:"took_s"`
+	Pauses   []int64 `json:"pauses_ms"` // the longest of each partition
+	Graceful bool    `json:"graceful"`  // every error was one to repeat, but for lost connections to who was stopped
+	counts           // during the step
 }
 
-// step does one step, and says how long it took, and for how long each partition
-// took nothing meanwhile.
+// step does one step, in which anything may be done to a node.
 func (c *campaign) step(ctx context.Context, name string, f func(ctx context.Context) error) error {
+	return c.stepIn(ctx, phase{name: name}, f)
+}
+
+// inGoodOrder does a step that no client is to notice by more than an error that
+// says to try again; only the nodes that are stopped may lose their connections.
+func (c *campaign) inGoodOrder(ctx context.Context, name string, stopping []string, f func(ctx context.Context) error) error {
+	return c.stepIn(ctx, phase{name, true, stopping}, f)
+}
+
+// stepIn does one step, and says how long it took, and for how long each partition
+// took nothing meanwhile.
+func (c *campaign) stepIn(ctx context.Context, p phase, f func(ctx context.Context) error) error {
+	name := p.name
+	c.ledger.begin(p)
 	before, _ := c.ledger.sums()
 	c.ledger.markPauses()
 	begun := time.Now()
@@ -74,13 +88,13 @@ func (c *campaign) step(ctx context.Context, name string, f func(ctx context.Con
 	took := time.Since(begun)
 	pauses := c.ledger.longestPauses()
 	after, violations := c.ledger.sums()
-	r := stepReport{Story: c.story, Step: name, Took: took.Seconds(), counts: after.since(before)}
+	r := stepReport{Story: c.story, Step: name, Graceful: p.graceful, Took: took.Seconds(), counts: after.since(before)}
 	for _, p := range pauses {
 		r.Pauses = append(r.Pauses, p.Milliseconds())
 	}
 	c.longest = max(c.longest, slices.Max(pauses))
-	fmt.Printf("%6.2fs  %s: longest pauses %s ms; %d acknowledged, %d unknown, %d rejected\n",
-		took.Seconds(), name, inMilliseconds(pauses), r.Acked, r.Unknown, r.Rejected)
+	fmt.Printf("%6.2fs  %s: longest pauses %s ms; %d acknowledged, %d unknown, %d rejected; %s lost\n",
+		took.Seconds(), name, inMilliseconds(pauses), r.Acked, r.Unknown, r.Rejected, connections(r.Lost))
 	if c.report != nil {
 		err = errors.Join(err, c.report.Encode(r))
 	}
@@ -102,7 +116,15 @@ func (c counts) since(before counts) counts {
 	return counts{
 		Sent: c.Sent - before.Sent, Acked: c.Acked - before.Acked, Rejected: c.Rejected - before.Rejected,
 		Refused: c.Refused - before.Refused, Unknown: c.Unknown - before.Unknown, Read: c.Read - before.Read,
+		Lost: c.Lost - before.Lost,
 	}
+}
+
+func connections(n int64) string {
+	if n == 1 {
+		return "1 connection"
+	}
+	return fmt.Sprintf("%d connections", n)
 }
 
 // settle is how long one waits after a node is ready before the next one is
@@ -114,7 +136,7 @@ func rollingStory(ctx context.Context, c *campaign) error {
 	for range c.times {
 		for _, i := range c.cluster.members() {
 			n := c.cluster.nodes[i]
-			err := c.step(ctx, "restart "+n.name, func(ctx context.Context) error {
+			err := c.inGoodOrder(ctx, "restart "+n.name, []string{n.name}, func(ctx context.Context) error {
 				if err := c.cluster.stop([]int{i}); err != nil {
 					return err
 				}
@@ -160,7 +182,7 @@ const voteLimit = 5
 func growStory(ctx context.Context, c *campaign) error {
 	spare := []int{3, 4, 5, 6}
 	for _, some := range [][]int{spare[:1], spare[1:]} {
-		err := c.step(ctx, "start "+c.namesOf(some), func(ctx context.Context) error {
+		err := c.inGoodOrder(ctx, "start "+c.namesOf(some), nil, func(ctx context.Context) error {
 			for _, i := range some {
 				if err := c.cluster.nodes[i].start(); err != nil {
 					return err
@@ -172,11 +194,11 @@ func growStory(ctx context.Context, c *campaign) error {
 			return err
 		}
 		want := min(len(c.cluster.members()), voteLimit)
-		if err := c.stepUntil(ctx, fmt.Sprintf("%d voters", want), func(s *clusterState) bool { return s.seats("voter") == want }); err != nil {
+		if err := c.graceUntil(ctx, fmt.Sprintf("%d voters", want), func(s *clusterState) bool { return s.seats("voter") == want }); err != nil {
 			return err
 		}
 	}
-	if err := c.stepUntil(ctx, "the partitions are spread over all", (*clusterState).balanced); err != nil {
+	if err := c.graceUntil(ctx, "the partitions are spread over all", (*clusterState).balanced); err != nil {
 		return err
 	}
 	// A standby, the node that leads the metadata, an initial member, and one
@@ -225,7 +247,7 @@ func (c *campaign) leave(ctx context.Context, name string) error {
 		return err
 	}
 	n := c.cluster.nodes[i]
-	return c.step(ctx, "decommission "+name, func(ctx context.Context) error {
+	return c.inGoodOrder(ctx, "decommission "+name, []string{name}, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, changeBound)
 		defer cancel()
 		if err := c.cluster.decommission(ctx, name, false); err != nil {
@@ -239,6 +261,7 @@ func (c *campaign) leave(ctx context.Context, name string) error {
 func (c *campaign) gone(ctx context.Context, n *node) error {
 	status, err := n.exit(ctx)
 	n.member.Store(false)
+	c.ledger.out(n.name)
 	if err == nil && status != goneStatus {
 		err = fmt.Errorf("node %s ended with status %d, want %d; see %s", n.name, status, goneStatus, n.log)
 	}
@@ -251,6 +274,15 @@ func (c *campaign) gone(ctx context.Context, n *node) error {
 // stepUntil waits until the cluster is as it should be.
 func (c *campaign) stepUntil(ctx context.Context, what string, want func(s *clusterState) bool) error {
 	return c.step(ctx, what, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, changeBound)
+		defer cancel()
+		return c.cluster.until(ctx, want)
+	})
+}
+
+// graceUntil is stepUntil in good order.
+func (c *campaign) graceUntil(ctx context.Context, what string, want func(s *clusterState) bool) error {
+	return c.inGoodOrder(ctx, what, nil, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, changeBound)
 		defer cancel()
 		return c.cluster.until(ctx, want)
