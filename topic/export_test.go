@@ -1,7 +1,9 @@
 package topic
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"time"
 
 	"github.com/stelelog/stele/metastore"
@@ -138,4 +140,43 @@ func (m *Manager) HasLeft(ctx context.Context, i storage.Incarnation, partition 
 // HasLeftWith is HasLeft with what the replica's copy has.
 func (m *Manager) HasLeftWith(ctx context.Context, i storage.Incarnation, g storage.GroupID, last storage.Index, term storage.Term, commit storage.Index) error {
 	return m.hasLeft(ctx, remains{incarnation: i, replica: 999, group: g, end: copyEnd{last, term, commit}})
+}
+
+// ChangeFill is a writer of a fill's messages that changes the entry of which the cut
+// says that the producer state is, and tells when the fill has ended.
+func ChangeFill(w io.Writer, change func(aux *storage.Index), ended func()) io.Writer {
+	return &fillChanger{w: w, change: change, ended: ended}
+}
+
+type fillChanger struct {
+	w      io.Writer
+	buf    []byte
+	change func(aux *storage.Index)
+	ended  func()
+}
+
+func (f *fillChanger) Write(b []byte) (int, error) {
+	f.buf = append(f.buf, b...)
+	for {
+		in := bytes.NewReader(f.buf)
+		kind, body, err := readFill(in, nil)
+		if err != nil {
+			return len(b), nil // the rest of it comes
+		}
+		f.buf = f.buf[len(f.buf)-in.Len():]
+		if kind == fillIsCut {
+			cut, err := decodeFillCut(body)
+			if err != nil {
+				return 0, err
+			}
+			f.change(&cut.aux)
+			body = cut.encode()
+		}
+		if err := writeFill(f.w, kind, body); err != nil {
+			return 0, err
+		}
+		if kind == fillEnd {
+			f.ended()
+		}
+	}
 }

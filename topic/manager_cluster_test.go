@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -42,7 +43,9 @@ type cluster struct {
 	meet func(from, to raftlog.NodeID, method string) error
 	// flow, if not nil, sees what streams bring to a node, and may change it; an
 	// error breaks one.
-	flow    func(to, from raftlog.NodeID, b []byte) error
+	flow func(to, from raftlog.NodeID, b []byte) error
+	// speak, if not nil, is given what a node answers in a stream.
+	speak   func(from, to raftlog.NodeID, w io.Writer) io.Writer
 	streams []stream
 }
 

@@ -16,6 +16,7 @@ import (
 type pipe struct {
 	r    *io.PipeReader
 	w    *io.PipeWriter
+	out  io.Writer // w, or what changes what is written
 	cut  func() bool
 	meet func(b []byte) error // sees, and may change, what is read here
 }
@@ -33,13 +34,20 @@ func (p *pipe) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (p *pipe) Write(b []byte) (int, error) { return p.w.Write(b) }
+func (p *pipe) Write(b []byte) (int, error) { return p.out.Write(b) }
 
 func (p *pipe) CloseWrite() error { return p.w.Close() }
 
 func (p *pipe) Close() error {
 	p.r.CloseWithError(io.ErrClosedPipe)
 	return p.w.CloseWithError(errors.New("the stream broke"))
+}
+
+// onStream has a function change what nodes answer in streams that begin from now on.
+func (c *cluster) onStream(f func(from, to raftlog.NodeID, w io.Writer) io.Writer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.speak = f
 }
 
 // stream is a pair of pipes that breaks with either of its nodes.
@@ -72,6 +80,12 @@ func (n *node) OpenStream(ctx context.Context, to raftlog.NodeID, method string)
 	var here, there pipe
 	here.r, there.w = io.Pipe()
 	there.r, here.w = io.Pipe()
+	here.out, there.out = here.w, there.w
+	c.mu.Lock()
+	if c.speak != nil {
+		there.out = c.speak(to, n.id, there.w)
+	}
+	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	gone := func() bool { return c.node(to) != target || c.node(n.id) != n }
 	cut := func() bool { return !c.connected(n.id, to) && ctx.Err() == nil && !gone() }

@@ -109,7 +109,7 @@ func TestReadersWaitAtTheEnd(t *testing.T) {
 	})
 }
 
-// Property: P3 (red: the reader did not keep the watermark of its start; open: learners)
+// Property: P3 (red: the reader did not keep the watermark of its start; learners: reader_learner_test.go)
 func TestASessionNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 1)
