@@ -154,37 +154,49 @@ func TestReadersBeginAtATime(t *testing.T) {
 	})
 }
 
-// TestASearchForATimeReadsLittle: frames, not segments, and nothing at opening.
+// TestASearchForATimeReadsLittle: frames, not segments, and nothing at opening; as much
+// of a log that is four times as long.
 //
-// Property: S10 (red: the search read on from where it looked; open: logs of many GiB)
+// Property: S10 (red: the search read on from where it looked; it looked at one batch after the other)
 func TestASearchForATimeReadsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 1, 1)
 		c.create("orders", 1)
-		p := producer(t, c.node(1), topic.ProducerConfig{})
-		const batches = 3000
-		for range batches {
-			_, err := p.Produce(t.Context(), "orders", topic.Record{Value: make([]byte, 5000)})
-			require.NoError(t, err)
-			pass(time.Second)
-		}
-		c.crash(1, simfs.Strict)
-		n := c.start(1)
-		settle(t, "readable", func() bool { s := n.topics.Status(); return len(s) == 1 && s[0].Readable })
 		var read atomic.Int64
-		c.disks[1].SetHook(func(op simfs.Op) error {
+		counts := func(op simfs.Op) error {
 			if op.Kind == simfs.OpRead {
 				read.Add(op.Length)
 			}
 			return nil
-		})
-		all, _ := n.batches(at("orders", 0))
-		whole := read.Swap(0)
-		r, err := n.topics.NewReader(t.Context(), at("orders", 0), topic.FromTime(all[batches/3].stamp))
-		require.NoError(t, err)
-		defer r.Close()
-		require.Equal(t, all[batches/3].base, r.Offset())
-		t.Logf("read %d bytes to search a log of %d", read.Load(), whole)
-		require.Less(t, read.Load(), whole/8)
+		}
+		searched := func(batches int) (most, whole int64) {
+			p := producer(t, c.node(1), topic.ProducerConfig{})
+			for range batches {
+				_, err := p.Produce(t.Context(), "orders", topic.Record{Value: make([]byte, 5000)})
+				require.NoError(t, err)
+				pass(time.Second)
+			}
+			c.crash(1, simfs.Strict)
+			n := c.start(1)
+			settle(t, "readable", func() bool { s := n.topics.Status(); return len(s) == 1 && s[0].Readable })
+			c.disks[1].SetHook(counts)
+			defer c.disks[1].SetHook(nil)
+			all, _ := n.batches(at("orders", 0))
+			whole = read.Swap(0)
+			for _, i := range []int{len(all) / 7, len(all) / 3, len(all) - 10} {
+				r, err := n.topics.NewReader(t.Context(), at("orders", 0), topic.FromTime(all[i].stamp))
+				require.NoError(t, err)
+				require.Equal(t, all[i].base, r.Offset())
+				r.Close()
+				most = max(most, read.Swap(0))
+			}
+			t.Logf("read %d bytes to search a log of %d", most, whole)
+			return most, whole
+		}
+		few, _ := searched(750)
+		many, whole := searched(2250) // 3,000 by now
+		require.Less(t, many, whole/8)
+		require.Positive(t, few)
+		require.Less(t, many, few*3/2)
 	})
 }

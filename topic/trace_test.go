@@ -80,7 +80,7 @@ func (s *spans) check(t *testing.T) map[string]int {
 	return names
 }
 
-// Property: L2 (red: an attempt that was given up had no end; open: hosts' spans)
+// Property: L2 (red: an attempt that was given up had no end)
 func TestSpansAreBalanced(t *testing.T) {
 	for seed := range runs(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
