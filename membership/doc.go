@@ -98,7 +98,7 @@
 // it calls every learner from its first second on, so that by then it knows whom
 // it cannot reach. A voter that no one reaches would cost the cluster a majority.
 //
-// At most five members vote; more stand by. A standby takes the vote of a voter
+// At most five members vote; more stand by, and go on asking. A standby takes the vote of a voter
 // that leaves, or that is dead and silent in raft for ten minutes; the dead one is
 // demoted in the same joint change, never removed (J18). A new life takes the vote
 // of the life that it replaces in one joint change, while that one is silent, and

@@ -58,6 +58,9 @@ type Known struct {
 	// Unreachable is how long ago the newest call to it failed, if none succeeded
 	// since; negative: none failed.
 	Unreachable time.Duration
+	// Abstains: it has not asked for a vote within FailureMemory, in this leadership,
+	// and so gets none.
+	Abstains bool
 }
 
 // Facts is what a leader knows, at one moment. Every decision of the leader is

@@ -169,13 +169,13 @@ func Standby(f *Facts) *raftlog.Change {
 	return nil
 }
 
-// standby returns a learner that may take a vote, or nil: of those that are fit,
-// the one that was a member first, but no new life of a name whose old one
-// votes, which has a vote to take already.
+// standby returns a learner that may take a vote, or nil: of those that are fit and
+// ask for one (J11), the one that was a member first, but no new life of a name whose
+// old one votes, which has a vote to take already.
 func (f *Facts) standby() *Known {
 	for i := range f.Members {
 		k := &f.Members[i]
-		if why, _ := f.unfit(k); why != 0 || k.Silent > f.Rules.DeadAfter {
+		if why, _ := f.unfit(k); why != 0 || k.Abstains || k.Silent > f.Rules.DeadAfter {
 			continue
 		}
 		if old := f.member(k.Liveness.Replaces); old != nil && old.Seat == SeatVoter {

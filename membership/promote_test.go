@@ -73,7 +73,7 @@ func TestPromote(t *testing.T) {
 	}
 }
 
-// Property: J18 (red: at once; the dead one removed)
+// Property: J11, J18 (red: at once; the dead one removed; one that does not ask)
 func TestAStandbyTakesAVote(t *testing.T) {
 	// Five voters of which the third is dead, and two standbys.
 	facts := func(change func(f *Facts)) *Facts {
@@ -91,6 +91,7 @@ func TestAStandbyTakesAVote(t *testing.T) {
 		{"not if it is not marked dead", func(f *Facts) { f.Members[2].Liveness.Dead = false }, nil},
 		{"the second, if the first is behind", func(f *Facts) { f.Members[5].CaughtUp = false }, &raftlog.Change{Voters: []raftlog.ReplicaID{107}, Learners: []raftlog.ReplicaID{103}}},
 		{"an observer does not stand by", func(f *Facts) { f.Members[5].Liveness.Observer, f.Members[6].Liveness.Observer = true, true }, nil},
+		{"nor who does not ask for a vote", func(f *Facts) { f.Members[5].Abstains, f.Members[6].Abstains = true, true }, nil},
 		{"who drains does not", func(f *Facts) {
 			f.Members[5].Liveness.Departure, f.Members[6].Liveness.Departure = metastore.Drains, metastore.Leaves
 		}, nil},

@@ -56,6 +56,7 @@ func (t *tenure) known(m metastore.Member, s sample, progress map[raftlog.Replic
 		Member: m, Seat: SeatOf(s.status.Conf, m.Replica), Self: m.Node == s.self,
 		Silent: t.silent(m.Node, now), Announced: t.newest[m.Node], Pending: t.pending[m.Node],
 		Unreachable: t.unreachable(m.Node, now), Wanted: t.wanted(m.Node),
+		Abstains: !t.asks(m.Node, s.rules.FailureMemory, now),
 	}
 	if k.Silent >= s.rules.ReplaceAfter {
 		k.Pending = false // see Steward.flush

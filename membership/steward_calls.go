@@ -272,6 +272,11 @@ func (s *Steward) serve(ctx context.Context, method string, r MemberRequest) (Re
 	}
 	s.hear(k.Member, r.Newest)
 	if method == MethodPromote {
+		s.mu.Lock()
+		if s.mu.tenure != nil {
+			s.mu.tenure.wants(k.Node, s.now())
+		}
+		s.mu.Unlock()
 		return s.promote(ctx, k)
 	}
 	if err := s.moved(ctx, k.Member, r.Addr); err != nil {

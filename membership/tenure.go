@@ -27,6 +27,7 @@ type tenure struct {
 	newest   map[raftlog.NodeID]metastore.CommandType // announced in this leadership
 	pending  map[raftlog.NodeID]bool                  // heard, and the heartbeat is not yet applied
 	failed   map[raftlog.NodeID]time.Duration
+	hands    map[raftlog.NodeID]time.Duration // asked for a vote last
 	asked    map[raftlog.Nonce]*wish
 	backlogs map[raftlog.NodeID]Backlog
 }
@@ -47,7 +48,7 @@ func newTenure(term raftlog.Term) *tenure {
 	return &tenure{
 		term: term, heard: map[raftlog.NodeID]time.Duration{}, newest: map[raftlog.NodeID]metastore.CommandType{},
 		pending: map[raftlog.NodeID]bool{},
-		failed:  map[raftlog.NodeID]time.Duration{}, asked: map[raftlog.Nonce]*wish{}, backlogs: map[raftlog.NodeID]Backlog{},
+		failed:  map[raftlog.NodeID]time.Duration{}, hands: map[raftlog.NodeID]time.Duration{}, asked: map[raftlog.Nonce]*wish{}, backlogs: map[raftlog.NodeID]Backlog{},
 	}
 }
 
@@ -84,6 +85,15 @@ func (t *tenure) silent(node raftlog.NodeID, now time.Duration) time.Duration {
 		last = max(last, h)
 	}
 	return max(0, now-last)
+}
+
+// wants notes that a member asks for a vote.
+func (t *tenure) wants(node raftlog.NodeID, now time.Duration) { t.hands[node] = now }
+
+// asks reports whether a member asked for a vote within some time.
+func (t *tenure) asks(node raftlog.NodeID, within, now time.Duration) bool {
+	at, ok := t.hands[node]
+	return ok && now-at <= within
 }
 
 // flushed notes that the stamps of heartbeats up to now are applied.

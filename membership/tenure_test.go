@@ -55,6 +55,11 @@ func TestWhatALeaderRemembers(t *testing.T) {
 	tn.called(4, false, time.Hour+41*time.Second)
 	require.Negative(t, at(41 * time.Second).Members[3].Unreachable, "one succeeded since")
 
+	require.True(t, f.Members[3].Abstains)
+	tn.wants(4, time.Hour+30*time.Second)
+	require.False(t, at(42 * time.Second).Members[3].Abstains)
+	require.True(t, at(43 * time.Second).Members[3].Abstains, "it asks no more")
+
 	s.status.Term = 8
 	require.False(t, at(50*time.Second).Leads, "another leadership, another memory")
 }
