@@ -357,6 +357,31 @@ func TestAFollowerBehindTheStartOfTheLog(t *testing.T) {
 	})
 }
 
+// Property: R24 (red: a default of 32 MiB; of 128 MiB)
+//
+// Who configures nothing has the log cut past 64 MiB of it, and a quarter of that stays.
+func TestTheLogIsCutPast64MiB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, 7)
+		c.start(1)
+		c.fill(1, 1)
+		require.NoError(t, c.node(1).meta.SetVersion(t.Context(), 2))
+		const size = 64 << 10
+		value := strings.Repeat("v", size)
+		start := func() raftlog.Index { return c.node(1).meta.GroupStatus().LogStart }
+		for n := 0; start() == 1; n += size {
+			require.Less(t, n, 72<<20, "it was not cut")
+			require.NoError(t, c.node(1).meta.SetSetting(t.Context(), "key", value))
+			if n%(4<<20) == 0 {
+				time.Sleep(10 * time.Second) // the database writes what it holds
+				require.False(t, n < 60<<20 && start() > 1, "it was cut at %d bytes", n)
+			}
+		}
+		kept := int64(c.node(1).meta.GroupStatus().Last-start()) * size
+		require.InDelta(t, 16<<20, kept, 2<<20)
+	})
+}
+
 // Property: R24 (red: the state was held for ever; no chunk waited)
 //
 // A state is held for a minute for who lost its stream, and given away no faster

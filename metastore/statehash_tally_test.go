@@ -57,7 +57,7 @@ func TestGoldenStateHash(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Property: S11 (red: as of FuzzCommand; open: decoders of other packages)
+// Property: S11 (red: what follows a question was let in; open: decoders of other packages)
 func FuzzStateHash(f *testing.F) {
 	f.Add(goldenHashQuestion().encode())
 	for _, a := range goldenHashAnswers() {
