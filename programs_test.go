@@ -41,6 +41,8 @@ var (
 //	go test . -run TestMembershipPrograms -programs=1 -programs.seed=17 -programs.steps=0-9 -v
 //
 // A seed fixes the program and the faults, not the order in which goroutines run.
+//
+// Property: P4, P7 (red: a batch that was sent again was appended again; the journal was not synced)
 func TestMembershipPrograms(t *testing.T) {
 	n := *programs
 	if testing.Short() {

@@ -66,7 +66,9 @@ func TestReadinessOfANode(t *testing.T) {
 		c.Sleep(time.Second)
 		require.Equal(t, []stele.ReadinessCode{stele.Ready}, heard(changes))
 		c.Isolate(apart)
+		cut := time.Now()
 		c.Eventually(func() bool { return !c.Node(apart).Readiness().Ready() }, "it misses its leader")
+		require.LessOrEqual(t, time.Since(cut), lost+100*time.Millisecond, "the leader's silence")
 		for range 120 {
 			c.Sleep(500 * time.Millisecond)
 			status, _ := probe(t, c.Node(apart))
@@ -106,5 +108,47 @@ func TestReadinessOfANode(t *testing.T) {
 		_, code = probe(t, node)
 		require.Equal(t, stele.Closed, code)
 		require.Equal(t, []stele.ReadinessCode{stele.Closed}, heard(node.ReadinessChanges(t.Context())))
+	})
+}
+
+// lost is the time after which a member that hears no leader has none in view: two
+// election timeouts, at most. That is sooner than the time of contact.
+const lost = time.Second
+
+// A node that hears no more of its leader is ready no longer than the rule says: until
+// it has no leader in view, or has not heard it for the time of contact, whichever comes
+// first. Time makes it ready never; the next heartbeat does. It is the same for one that
+// does not vote.
+//
+// Property: H8 (red: no leader needed)
+func TestReadinessFollowsTheLeader(t *testing.T) {
+	const heartbeat, travels = 100 * time.Millisecond, 20 * time.Millisecond
+	testcluster.Run(t, testcluster.Options{Seed: 72}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		observer := c.Add()
+		c.StartWith(observer, func(cfg *stele.Config) { cfg.Observer = true })
+		c.WaitReady()
+		for _, i := range []int{observer, (c.MetadataLeader() + 1) % 3} {
+			c.Sleep(2 * time.Second)
+			changes := c.Node(i).ReadinessChanges(t.Context())
+			require.True(t, (<-changes).Ready())
+			c.Isolate(i)
+			cut := time.Now()
+			for c.Node(i).Readiness().Ready() {
+				require.LessOrEqual(t, time.Since(cut), lost+travels)
+				c.Sleep(time.Millisecond)
+			}
+			require.Equal(t, stele.NoLeader, c.Node(i).Readiness().Code)
+			require.GreaterOrEqual(t, time.Since(cut), lost/2-heartbeat-travels, "a heartbeat that is late")
+			c.Sleep(20 * time.Second)
+			status, _ := probe(t, c.Node(i))
+			require.Equal(t, http.StatusServiceUnavailable, status)
+			require.NotContains(t, heard(changes), stele.Ready)
+			c.Rejoin(i)
+			back := time.Now()
+			c.Eventually(func() bool { return c.Node(i).Readiness().Ready() }, "it hears the leader")
+			require.LessOrEqual(t, time.Since(back), 2*lost)
+		}
 	})
 }

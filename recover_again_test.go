@@ -115,7 +115,7 @@ func TestARecoveryAfterARecovery(t *testing.T) {
 // epoch. They keep apart, whoever is in them since, and say so; and a later recovery
 // is not planned with nodes of both.
 //
-// Property: R33 (red: the plan was not compared; a node that joined did not say by which plan; nor did its survey)
+// Property: R33 (red: the plan was not compared; a node that joined did not say by which plan; nor did its survey; those of the other cluster who spoke not counted)
 func TestTwoRecoveriesOfOneCluster(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
 	registry := prometheus.NewRegistry()

@@ -92,6 +92,7 @@ func underLoad(t *testing.T, seed uint64, story func(c *loaded)) {
 	})
 }
 
+// Property: P7 (red: the journal was not synced)
 func TestAFollowerThatLeadsPartitionsDies(t *testing.T) {
 	underLoad(t, 71, func(c *loaded) {
 		victim := (c.MetadataLeader() + 1) % 3
@@ -104,6 +105,7 @@ func TestAFollowerThatLeadsPartitionsDies(t *testing.T) {
 	})
 }
 
+// Property: P7 (red: the journal was not synced)
 func TestTheMetadataLeaderDies(t *testing.T) {
 	underLoad(t, 72, func(c *loaded) {
 		victim := c.MetadataLeader()
@@ -116,6 +118,8 @@ func TestTheMetadataLeaderDies(t *testing.T) {
 
 // Clients of two nodes produce to a partition that the third one leads, which
 // dies: their records go to the next leader.
+//
+// Property: P7 (red: the journal was not synced)
 func TestANodeThatClientsForwardToDies(t *testing.T) {
 	underLoad(t, 73, func(c *loaded) {
 		t := c.T
@@ -172,6 +176,8 @@ func TestANodeThatClientsForwardToDies(t *testing.T) {
 
 // Two of three die, three times: nothing is taken in while one is left alone, and
 // all that was is there when another one is back.
+//
+// Property: P4, P7 (red: a batch that was sent again was appended again; the journal was not synced)
 func TestTwoOfThreeDie(t *testing.T) {
 	underLoad(t, 74, func(c *loaded) {
 		for round := range 3 {
@@ -197,6 +203,8 @@ func TestTwoOfThreeDie(t *testing.T) {
 
 // Nodes are closed and started one after the other, and another one dies while one
 // is down.
+//
+// Property: P7 (red: the journal was not synced)
 func TestANodeDiesDuringARollingRestart(t *testing.T) {
 	underLoad(t, 75, func(c *loaded) {
 		for i := range c.Size() {

@@ -163,6 +163,68 @@ func TestARemovedNodeDisturbsNobody(t *testing.T) {
 	}, func(cfg *stele.Config) { cfg.NoLeaderRebalance = true }) // whatever changes hands is somebody's doing
 }
 
+// A node is down while its replicas are moved elsewhere, and starts with its old disk:
+// first alone, for a while, then among the others, then once more. No group of those
+// has to elect; it takes part in none of them, its copies are set aside, and it serves
+// as a client of the others.
+//
+// Property: R20 (red: replicas were opened by metadata that had not caught up)
+func TestReplicasThatMovedAwayWhileTheirNodeWasDown(t *testing.T) {
+	config := func(cfg *stele.Config) { cfg.NoRebalance, cfg.NoLeaderRebalance = true, true }
+	testcluster.Run(t, testcluster.Options{Nodes: 4, Seed: 99, Config: config}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		mustCreate(c, 0, "orders", 4)
+		l := c.NewLedger("orders")
+		load := l.StartLoad(1, 4, 250*time.Millisecond)
+		c.Sleep(5 * time.Second) // the cluster's version is raised
+		asked := c.MetadataLeader()
+		down := (asked + 1) % 4
+		node := c.Node(down).Status().Node
+		c.Eventually(func() bool { return holds(c, down, "orders") == 3 }, "it has replicas")
+		c.PowerLoss(down)
+		c.Eventually(func() bool { return deadFor(c, asked, node) }, "it is marked dead")
+		for _, p := range partitions(c, asked, "orders") {
+			if _, here := p.On(node); !here {
+				continue
+			}
+			for i := range c.Size() {
+				if _, holds := p.On(stele.NodeID(i + 1)); !holds {
+					require.NoError(t, c.Node(asked).MoveReplica(t.Context(), stele.TopicPartition{Topic: "orders", Partition: p.Index}, c.Member(down).Name, c.Member(i).Name))
+				}
+			}
+		}
+		c.Eventually(func() bool { return moving(c, asked, "orders") == 0 && on(c, asked, "orders", node) == 0 }, "it has none any more")
+		c.Sleep(5 * time.Second)
+		before := terms(c, down)
+		require.Len(t, before, 5, "the metadata and four partitions")
+		undisturbed := func() {
+			t.Helper()
+			for range 30 {
+				c.Sleep(time.Second)
+				require.Equal(t, before, terms(c, down), "somebody had to elect")
+				for _, p := range c.Node(down).Status().Partitions {
+					require.Equal(t, raftlog.RoleRemoved, p.Role, "%s/%d", p.Topic, p.Partition)
+				}
+			}
+		}
+		c.Isolate(down)
+		c.Start(down)
+		undisturbed()
+		c.Rejoin(down)
+		undisturbed()
+		require.True(t, c.Node(down).Readiness().Ready())
+		require.Zero(t, holds(c, down, "orders"))
+		c.PowerLoss(down)
+		c.Start(down)
+		undisturbed()
+		load.Stop()
+		for i := range c.Size() {
+			l.Verify(i)
+		}
+	})
+}
+
 // A member that does not vote leaves as any other.
 func TestAnObserverLeaves(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Seed: 94}, func(c *testcluster.Cluster) {

@@ -113,6 +113,8 @@ func TestOneProcessIsLeft(t *testing.T) {
 }
 
 // What is lost, and what cannot be known, is said.
+//
+// Property: R33 (red: lost partitions not named; what is kept without being known to be committed not counted)
 func TestPlanInWords(t *testing.T) {
 	lines := func(p uint32) membership.PlannedGroup {
 		return membership.PlannedGroup{Topic: "lines", Partition: p, Group: storage.GroupID(10 + p)}

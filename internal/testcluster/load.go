@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,12 +22,13 @@ type Ledger struct {
 
 	mu    sync.Mutex
 	acked map[uint32]map[stele.Offset]string
+	when  map[uint32][]time.Time // each batch was acknowledged
 	tried int
 }
 
 // NewLedger starts an empty ledger of a topic.
 func (c *Cluster) NewLedger(topic string) *Ledger {
-	return &Ledger{c: c, topic: topic, acked: map[uint32]map[stele.Offset]string{}}
+	return &Ledger{c: c, topic: topic, acked: map[uint32]map[stele.Offset]string{}, when: map[uint32][]time.Time{}}
 }
 
 // note records acknowledgements that came through member i.
@@ -42,6 +45,7 @@ func (l *Ledger) note(i int, positions []stele.Position, values []string) {
 			}
 			l.acked[p.Partition][p.Offset] = values[k]
 		}
+		l.when[positions[0].Partition] = append(l.when[positions[0].Partition], time.Now())
 	})
 }
 
@@ -53,6 +57,27 @@ func (l *Ledger) Acked() (n int) {
 		n += len(p)
 	}
 	return n
+}
+
+// Partitions are those of which something was acknowledged.
+func (l *Ledger) Partitions() []uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.acked))
+}
+
+// Series is how many batches of a partition were acknowledged in each bin of time from
+// begin to end.
+func (l *Ledger) Series(partition uint32, begin, end time.Time, bin time.Duration) []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bins := make([]int, end.Sub(begin)/bin)
+	for _, at := range l.when[partition] {
+		if n := int(at.Sub(begin) / bin); !at.Before(begin) && n < len(bins) {
+			bins[n]++
+		}
+	}
+	return bins
 }
 
 // Load is a set of producers that go on until Stop.
