@@ -41,3 +41,6 @@ func (n *Node) Setting(key string) (value string, ok bool, err error) {
 func (n *Node) SetSetting(ctx context.Context, key, value string) error {
 	return n.net.parts.Load().meta.SetSetting(ctx, key, value)
 }
+
+// MetadataLag is the value of the metric metadata_lag_entries.
+var MetadataLag = metadataLag

@@ -314,8 +314,11 @@ func (m *metrics) collectTopics(out chan<- prometheus.Metric, p *parts) {
 	m.send(out, "retention_waits", prometheus.GaugeValue, float64(waits))
 	m.send(out, "replicas_silent", prometheus.GaugeValue, float64(silent))
 	m.send(out, "replication_lag_entries", prometheus.GaugeValue, float64(lag))
-	m.send(out, "metadata_lag_entries", prometheus.GaugeValue, float64(meta.Commit-min(meta.Applied, meta.Commit)))
+	m.send(out, "metadata_lag_entries", prometheus.GaugeValue, float64(metadataLag(meta)))
 }
+
+// metadataLag is how many entries a node knows to be committed and has not applied.
+func metadataLag(s raftlog.Status) raftlog.Index { return s.Commit - min(s.Applied, s.Commit) }
 
 func (m *metrics) collectQuarantine(out chan<- prometheus.Metric, totals map[QuarantineKind]topic.QuarantineTotal) {
 	sums := map[QuarantineKind]topic.QuarantineTotal{}

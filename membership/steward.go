@@ -21,9 +21,9 @@ type StewardConfig struct {
 	Meta   Metadata
 	Group  Group
 	Caller NodeCaller
-	// Backlog says whether this node knows that it is draining and, if so, how
-	// many produces it accepted before and has not answered.
-	Backlog func() (draining bool, count uint64)
+	// Backlog says whether this node knows that it is draining and, if so, how many
+	// bytes of records it accepted before and has not answered.
+	Backlog func() (draining bool, bytes uint64)
 	Clock   clock.Clock
 	Logger  *zap.Logger
 	// Random fills p with random bytes.

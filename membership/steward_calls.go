@@ -163,7 +163,9 @@ func (s *Steward) join(ctx context.Context, r JoinRequest) (Reply, error) {
 	case VerdictAdmit, VerdictReplace, VerdictBurn:
 		return s.admit(ctx, r, a)
 	case VerdictOlder:
-		s.logStranger(r, "a node with an older build asks to join", a.Reason)
+		if s.logStranger(r, "a node with an older build asks to join", a.Reason) {
+			s.tell(Event{Kind: EventOlder, Name: r.Name, Reason: a.Reason})
+		}
 		return Reply{Kind: ReplyOlderRelease, Reason: a.Reason, Need: a.Need}, nil
 	case VerdictOther:
 		s.logStranger(r, "a node with other settings asks to join", a.Reason)
@@ -223,7 +225,7 @@ func (s *Steward) admit(ctx context.Context, r JoinRequest, a Admission) (Reply,
 		s.tell(Event{Kind: kind, Node: m.Node, Name: m.Name})
 		return s.accepted(m, StatusStaged, "", true), nil
 	case errors.Is(err, metastore.ErrNonceRefused):
-		s.refused(r.Name, a.Replaces)
+		s.refused(r.Name, r.Nonce, a.Replaces)
 		return Reply{Kind: ReplyRemoved, Reason: whyOut(&metastore.Tombstone{Refused: true}, r.Name)}, nil
 	case errors.As(err, &removed):
 		return Reply{Kind: ReplyRemoved, Reason: whyOut(&metastore.Tombstone{}, r.Name)}, nil
@@ -237,8 +239,9 @@ func (s *Steward) admit(ctx context.Context, r JoinRequest, a Admission) (Reply,
 	return Reply{}, err
 }
 
-// logStranger says at most once a minute of each joiner why it stays out.
-func (s *Steward) logStranger(r JoinRequest, what, why string) {
+// logStranger says at most once a minute of each joiner why it stays out, and returns
+// whether it did.
+func (s *Steward) logStranger(r JoinRequest, what, why string) bool {
 	s.mu.Lock()
 	last, known := s.mu.strangers[r.Nonce]
 	now := s.now()
@@ -255,6 +258,7 @@ func (s *Steward) logStranger(r JoinRequest, what, why string) {
 	if !quiet {
 		s.cfg.Logger.Warn(what, zap.String("name", r.Name), zap.String("addr", r.Addr), zap.String("why", why))
 	}
+	return !quiet
 }
 
 // serve answers a member.

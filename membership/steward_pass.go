@@ -136,11 +136,21 @@ func (s *Steward) burn(ctx context.Context, f *Facts) {
 			s.mu.Unlock()
 			continue
 		}
-		s.refused(a.Name, a.Replaces)
+		s.refused(a.Name, a.Nonce, a.Replaces)
 	}
 }
 
-func (s *Steward) refused(name string, holder raftlog.NodeID) {
+// refused tells of a life that was refused for good: once, though its own question and
+// a pass may both have found that.
+func (s *Steward) refused(name string, life raftlog.Nonce, holder raftlog.NodeID) {
+	key := "refused " + life.String()
+	s.mu.Lock()
+	is := s.mu.told[key] == ""
+	s.mu.told[key] = "refused"
+	s.mu.Unlock()
+	if !is {
+		return
+	}
 	s.cfg.Logger.Error("a node that wanted the name of a living member is refused for good", zap.String("name", name), zap.Stringer("holder", holder))
 	s.tell(Event{Kind: EventRefused, Name: name, Reason: fmt.Sprintf("the name is that of %v, which lives", holder)})
 }
