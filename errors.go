@@ -122,8 +122,9 @@ var ErrTooFewNodes = metastore.ErrTooFewNodes
 // Refused.
 var ErrTopicDeleted = topic.ErrTopicDeleted
 
-// ErrPartitionLost: a forced recovery left no replica of a partition: only deleting
-// its topic helps. It comes as Retry, when the time of a call is over.
+// ErrPartitionLost: a forced recovery left no replica of a partition, which serves no
+// more. Copy what the topic's other partitions hold to another topic, then delete it. It
+// comes as Retry, when the time of a call is over.
 var ErrPartitionLost = topic.ErrLost
 
 // ErrUnavailable: the node's metadata has not caught up yet. It is Retry.

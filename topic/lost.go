@@ -8,10 +8,11 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// ErrLost: a forced recovery left no replica of a partition. Only deleting the topic
-// helps, or a directory that had one and could not be read then. It comes as Retry:
-// the name may come back.
-var ErrLost = errors.New("topic: a forced recovery left no replica of the partition: only deleting the topic helps")
+// ErrLost: a forced recovery left no replica of a partition: its records are gone, and
+// it serves no more. The topic's other partitions do: a person copies from them what is
+// to be kept, to another topic, deletes this one, and makes it again if its name is
+// wanted. It comes as Retry: the name may come back.
+var ErrLost = errors.New("topic: a forced recovery left no replica of the partition: copy the other partitions of its topic elsewhere, then delete the topic")
 
 // orLost is err, or if a partition has been lost for good that, and with it what
 // helps.

@@ -78,8 +78,9 @@ func (c *client) close() { c.http.CloseIdleConnections() }
 
 // remoteError is an error that a node answered, or why none did.
 type remoteError struct {
-	outcome stele.Outcome
-	text    string
+	outcome  stele.Outcome
+	text     string
+	answered bool // by a node
 }
 
 func (e *remoteError) Error() string { return e.text }
@@ -90,6 +91,12 @@ func remoteOutcome(err error) stele.Outcome {
 		return remote.outcome
 	}
 	return stele.OutcomeUnknown
+}
+
+// hasAnswered reports whether a node answered with the error.
+func hasAnswered(err error) bool {
+	var remote *remoteError
+	return errors.As(err, &remote) && remote.answered
 }
 
 // fork is a client for another goroutine.
@@ -105,14 +112,15 @@ func (c *client) goOn() { c.at = (c.at + 1) % len(c.addrs) }
 const readPatience = 3 * time.Second
 
 // anyNode calls f for one address after the other until the outcome of its error
-// is not retry, in rounds, until the timeout or ctx ends. It returns the last
-// error that is not about time. each bounds one attempt; 0: the timeout does.
+// is not retry, in rounds, until the timeout or ctx ends. Then it returns the last
+// error that a node answered; if none did, the last one that is not about time. each
+// bounds one attempt; 0: the timeout does.
 func (c *client) anyNode(ctx context.Context, each time.Duration, f func(ctx context.Context, addr string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	pause := 50 * time.Millisecond
+	var last error
 	for {
-		var last error
 		for range c.addrs {
 			err := c.attempt(ctx, each, f)
 			if err == nil || remoteOutcome(err) == stele.OutcomeRefused {
@@ -122,7 +130,7 @@ func (c *client) anyNode(ctx context.Context, each time.Duration, f func(ctx con
 			if remoteOutcome(err) == stele.OutcomeUnknown {
 				return err
 			}
-			if last == nil || ctx.Err() == nil {
+			if last == nil || hasAnswered(err) || ctx.Err() == nil && !hasAnswered(last) {
 				last = err
 			}
 		}
@@ -165,7 +173,7 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 	}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), method, u.String(), content)
 	if err != nil {
-		return nil, &remoteError{stele.OutcomeRefused, err.Error()}
+		return nil, &remoteError{stele.OutcomeRefused, err.Error(), false}
 	}
 	answer, err := c.http.Do(req)
 	if err != nil {
@@ -173,7 +181,7 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 		if !reached || method == http.MethodGet {
 			outcome = stele.OutcomeRetry
 		}
-		return nil, &remoteError{outcome, describeError(ctx, addr, err)}
+		return nil, &remoteError{outcome, describeError(ctx, addr, err), false}
 	}
 	if answer.StatusCode < 300 {
 		return answer, nil
@@ -185,12 +193,12 @@ func (c *client) do(ctx context.Context, addr, method, path string, query url.Va
 		err = json.Unmarshal(text, &told)
 	}
 	if err != nil || told.Error == "" {
-		return nil, &remoteError{stele.OutcomeUnknown, fmt.Sprintf("%s answered %s: %.200s", addr, answer.Status, text)}
+		return nil, &remoteError{stele.OutcomeUnknown, fmt.Sprintf("%s answered %s: %.200s", addr, answer.Status, text), true}
 	}
-	if answer.StatusCode == http.StatusConflict { // an answer; whoever wants another one asks again later
-		return nil, &remoteError{stele.OutcomeRefused, told.Error}
+	if answer.StatusCode == http.StatusConflict || answer.StatusCode == http.StatusGone { // an answer; whoever wants another one asks again later
+		return nil, &remoteError{stele.OutcomeRefused, told.Error, true}
 	}
-	return nil, &remoteError{parseOutcome(told.Outcome), told.Error}
+	return nil, &remoteError{parseOutcome(told.Outcome), told.Error, true}
 }
 
 // describeError says why a node did not answer.
@@ -248,7 +256,7 @@ func (c *client) jsonFrom(ctx context.Context, addr, method, path string, query 
 		return nil
 	}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, 64<<20)).Decode(v); err != nil {
-		return &remoteError{stele.OutcomeUnknown, fmt.Sprintf("the answer of %s: %v", addr, err)}
+		return &remoteError{stele.OutcomeUnknown, fmt.Sprintf("the answer of %s: %v", addr, err), true}
 	}
 	return nil
 }

@@ -5,11 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stelelog/stele"
 )
 
 // fake is a node that does as it is told, and counts what it is asked.
@@ -86,4 +89,37 @@ func TestConsumeGoesOn(t *testing.T) {
 	})
 	require.Equal(t, "x\nx\n", mustRun(t, "", "consume", "-topic", "t", "-partition", "0", "-from", "end", "-http", first+","+second+","+second))
 	require.Equal(t, []string{"7", "8"}, asked)
+}
+
+// Of several partitions one that cannot be read is named, and the others are printed;
+// what a node answered is told rather than that another one is not there.
+func TestConsumeGoesOnWithTheOthers(t *testing.T) {
+	node, _ := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		switch q := r.URL.Query(); {
+		case q.Get("partition") == "":
+			fmt.Fprint(w, `{"partitions":4}`)
+		case q.Get("partition") == "1":
+			writeError(w, &requestError{http.StatusGone, stele.OutcomeRetry, "no replica is left"})
+		case q.Get("partition") == "2":
+			writeError(w, &requestError{http.StatusServiceUnavailable, stele.OutcomeRetry, "no leader"})
+		default:
+			fmt.Fprintf(w, `{"partition":%[1]s,"offset":0,"value":"of %[1]s"}`+"\n"+`{"next":1}`+"\n", q.Get("partition"))
+		}
+	})
+	for _, follow := range []string{"-follow=false", "-follow"} {
+		code, out, errs := runHere(t.Context(), nil, "consume", "-topic", "t", "-timeout", "200ms", "-http", node+",127.0.0.1:1", follow)
+		require.Equal(t, exitFailed, code)
+		lines := strings.Split(out, "\n")
+		slices.Sort(lines)
+		require.Equal(t, []string{"", "of 0", "of 3"}, lines)
+		require.Contains(t, errs, "cluster consume: t/1: no replica is left\n")
+		require.Contains(t, errs, "cluster consume: t/2: tried until the timeout: no leader\n")
+		require.True(t, strings.HasSuffix(errs, "cluster consume: 2 partitions could not be read\n"), errs)
+	}
+	code, _, errs := runHere(t.Context(), nil, "consume", "-topic", "t", "-partition", "1", "-http", node)
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, "cluster consume: t/1: no replica is left\n", errs)
+	code, _, errs = runHere(t.Context(), nil, "members", "-timeout", "100ms", "-http", "127.0.0.1:1,127.0.0.1:2")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "connection refused")
 }

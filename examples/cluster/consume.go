@@ -19,7 +19,9 @@ const consumeAbout = `
 Consume prints the values of records, a line each, up to all that was
 acknowledged before it began; with -follow it then waits for more. Without
 -partition it reads all of them: one after the other, or with -follow side by
-side. If its node goes away it goes on at the next one, where it was.
+side. If its node goes away it goes on at the next one, where it was. A partition
+that cannot be read is named, and the others are read all the same: then the exit
+status is 1.
 `
 
 // consuming is a run of consume.
@@ -29,6 +31,7 @@ type consuming struct {
 	from   string
 	follow bool
 	json   bool
+	errs   io.Writer
 	cancel context.CancelFunc // when enough was printed
 
 	mu   sync.Mutex // of what follows: partitions are read side by side
@@ -39,7 +42,7 @@ type consuming struct {
 
 func runConsume(ctx context.Context, args []string, io console) error {
 	f := newFlags("consume", consumeAbout, io)
-	c := consuming{out: bufio.NewWriterSize(io.out, 64<<10)}
+	c := consuming{out: bufio.NewWriterSize(io.out, 64<<10), errs: io.err}
 	f.StringVar(&c.topic, "topic", "", "`name` of the topic")
 	partition := f.Int64("partition", -1, "`number` of the partition; -1: all")
 	f.StringVar(&c.from, "from", "start", "where to begin in each partition: start, end or an `offset`")
@@ -95,30 +98,50 @@ func (c *consuming) partitions(ctx context.Context, only int64) ([]uint32, error
 func (c *consuming) run(ctx context.Context, partitions []uint32) error {
 	ctx, c.cancel = context.WithCancel(ctx)
 	defer c.cancel()
-	errs := make([]error, len(partitions))
+	bad := 0 // partitions that could not be read
+	var last error
+	failed := func(p uint32, err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.left <= 0 {
+			return // it was stopped by that
+		}
+		bad++
+		last = fmt.Errorf("%s/%d: %w", c.topic, p, err)
+		if len(partitions) > 1 {
+			_ = c.out.Flush()
+			fmt.Fprintf(c.errs, "cluster consume: %v\n", last)
+		}
+	}
 	if c.follow {
 		var wg sync.WaitGroup
-		for i, p := range partitions {
+		for _, p := range partitions {
 			wg.Go(func() {
-				if errs[i] = c.partition(ctx, p); errs[i] != nil {
-					c.cancel()
+				if err := c.partition(ctx, p); err != nil {
+					failed(p, err)
 				}
 			})
 		}
 		wg.Wait()
 	} else {
-		for i, p := range partitions {
-			if errs[i] = c.partition(ctx, p); errs[i] != nil || c.enough() {
+		for _, p := range partitions {
+			if err := c.partition(ctx, p); err != nil {
+				failed(p, err)
+				if !hasAnswered(err) {
+					break // nobody is there for the others either
+				}
+			}
+			if c.enough() {
 				break
 			}
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left <= 0 {
-		errs = nil // the others were stopped by that
+	if bad > 0 && len(partitions) > 1 {
+		last = fmt.Errorf("%s could not be read", plural(bad, "partition", "partitions"))
 	}
-	return errors.Join(append(errs, c.err, c.out.Flush())...)
+	return errors.Join(last, c.err, c.out.Flush())
 }
 
 // wanted is how many records are still to be printed.
@@ -174,25 +197,25 @@ func (c *consuming) stream(ctx, opening context.Context, client *client, addr st
 	}
 	defer answer.Body.Close()
 	if !opened() {
-		return got, &remoteError{stele.OutcomeRetry, opening.Err().Error()}
+		return got, &remoteError{stele.OutcomeRetry, opening.Err().Error(), false}
 	}
 	got.next = answer.Header.Get(offsetHeader)
 	r := bufio.NewReaderSize(answer.Body, 256<<10)
 	for {
 		text, err := r.ReadBytes('\n')
 		if err != nil {
-			return got, &remoteError{stele.OutcomeRetry, fmt.Sprintf("%s: %v", addr, noEOF(err))}
+			return got, &remoteError{stele.OutcomeRetry, fmt.Sprintf("%s: %v", addr, noEOF(err)), false}
 		}
 		var line struct {
 			recordLine
 			lastLine
 		}
 		if err := json.Unmarshal(text, &line); err != nil {
-			return got, &remoteError{stele.OutcomeRefused, fmt.Sprintf("the answer of %s: %v", addr, err)}
+			return got, &remoteError{stele.OutcomeRefused, fmt.Sprintf("the answer of %s: %v", addr, err), true}
 		}
 		switch {
 		case line.Error != "":
-			return got, &remoteError{parseOutcome(line.Outcome), line.Error}
+			return got, &remoteError{parseOutcome(line.Outcome), line.Error, true}
 		case line.Next != nil:
 			return piece{itoa(*line.Next), true}, nil
 		}

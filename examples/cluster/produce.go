@@ -260,7 +260,7 @@ func (p *producing) request(ctx context.Context, batch []line) (results []result
 // is given, it takes nothing for acknowledged: the error is unknown.
 func decodeResults(r io.Reader, n int) ([]result, error) {
 	broken := func(format string, args ...any) error {
-		return &remoteError{stele.OutcomeUnknown, "the answer: " + fmt.Sprintf(format, args...)}
+		return &remoteError{stele.OutcomeUnknown, "the answer: " + fmt.Sprintf(format, args...), true}
 	}
 	var results []result
 	lines := bufio.NewScanner(r)
@@ -287,7 +287,7 @@ func decodeResults(r io.Reader, n int) ([]result, error) {
 				at.Offset++
 			}
 		default:
-			err := &remoteError{parseOutcome(string(word)), string(rest)}
+			err := &remoteError{parseOutcome(string(word)), string(rest), true}
 			for range count {
 				results = append(results, result{err: err})
 			}

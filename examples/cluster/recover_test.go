@@ -142,7 +142,7 @@ Goes on from one replica:
   lines/1: r7 on b, whose log ends with entry 5 of term 3; of its end 1 entry is kept that nobody left knows to be committed
 4 partitions go on as before, by the majority that is left
 
-Lost, with all records: no replica is left. Only deleting their topics helps: copy their other partitions elsewhere before
+Lost, with all records: no replica is left. Copy the other partitions of their topics elsewhere, then delete them
   lines/2
 
 What cannot be known:

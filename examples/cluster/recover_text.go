@@ -55,7 +55,7 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 	if p.Kept > 0 {
 		line("%s as before, by the majority that is left", plural(p.Kept, "partition goes on", "partitions go on"))
 	}
-	line("\nLost, with all records: no replica is left. Only deleting their topics helps: copy their other partitions elsewhere before")
+	line("\nLost, with all records: no replica is left. Copy the other partitions of their topics elsewhere, then delete them")
 	for _, g := range p.Lost {
 		line("  %s/%d", g.Topic, g.Partition)
 	}

@@ -91,7 +91,7 @@ func newServer(node *stele.Node, flags *nodeFlags, registry *prometheus.Registry
 			}
 			if err := handle(w, r); err != nil {
 				s.lastOfConnection(w)
-				if errors.Is(err, context.DeadlineExceeded) {
+				if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, stele.ErrPartitionLost) {
 					err = noted(err, leaderless(s.node.Status(), r.PathValue("topic")))
 				}
 				writeError(w, err)

@@ -148,7 +148,9 @@ func inBatches(records []stele.Record, produce func([]stele.Record) ([]stele.Pos
 // explain adds, to what ended because there was no more time, what this node
 // knows of the topic's partitions that may be why.
 func (s *server) explain(results []result, topic string) {
-	late := func(r result) bool { return errors.Is(r.err, context.DeadlineExceeded) }
+	late := func(r result) bool { // and does not say itself what is lost
+		return errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, stele.ErrPartitionLost)
+	}
 	if !slices.ContainsFunc(results, late) {
 		return
 	}
@@ -158,6 +160,11 @@ func (s *server) explain(results []result, topic string) {
 			results[i].err = noted(r.err, note)
 		}
 	}
+}
+
+// lostNote says of a lost partition what is to be done.
+func lostNote(at stele.TopicPartition) string {
+	return fmt.Sprintf("a forced recovery left no replica of %v: copy the other partitions of its topic elsewhere, then delete it", at)
 }
 
 // leaderless says of which partitions of a topic a node sees no leader: without
@@ -172,7 +179,7 @@ func leaderless(st stele.Status, topic string) string {
 	}
 	for _, at := range st.Lost {
 		if at.Topic == topic {
-			return fmt.Sprintf("a forced recovery left no replica of %v: only deleting the topic helps", at)
+			return "lost: " + lostNote(at)
 		}
 	}
 	if n := len(without); n > 5 {
@@ -276,6 +283,9 @@ func (s *server) consume(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	if p.err != nil {
 		return p.err
+	}
+	if slices.Contains(s.node.Status().Lost, tp) {
+		return &requestError{http.StatusGone, stele.OutcomeRetry, lostNote(tp)}
 	}
 	end := stele.Offset(math.MaxInt64)
 	if !follow { // up to all that was acknowledged before

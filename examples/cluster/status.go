@@ -181,7 +181,7 @@ func (g *groupView) led() string {
 func (g *groupView) note() string {
 	switch g.led() {
 	case "lost":
-		return "is lost: a forced recovery left no replica of it, and only deleting the topic helps: copy its other partitions elsewhere before"
+		return "is lost: a forced recovery left no replica of it; copy the other partitions of its topic elsewhere, then delete it"
 	case "unreachable":
 		return "is unreachable: it is on " + strings.Join(g.known.On, ", ") + ", and none of them answers"
 	case "none":

@@ -50,6 +50,6 @@ lines/2   unreachable  0     0      0    -          ?  ?
 lines/3   lost         0     0      0    -          -  -
 lines/1 has no leader: it needs a majority of its replicas; start their nodes, or if they are lost for good see recover
 lines/2 is unreachable: it is on b, c, and none of them answers
-lines/3 is lost: a forced recovery left no replica of it, and only deleting the topic helps: copy its other partitions elsewhere before
+lines/3 is lost: a forced recovery left no replica of it; copy the other partitions of its topic elsewhere, then delete it
 `, out.String())
 }
