@@ -109,6 +109,7 @@
 //	Quarantine, ReadQuarantined,     of one node: what is set aside there, may be looked at,
 //	RestoreQuarantined,              made a topic again, or given up
 //	ReclaimQuarantined
+//	Adopt                            offline: what a directory without a marker is
 //	SurveyDir, PlanRecovery,         a majority is lost for good: offline, from what is
 //	ApplyRecovery, EndHold           left
 //

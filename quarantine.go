@@ -3,6 +3,7 @@ package stele
 import (
 	"context"
 
+	"github.com/stelelog/stele/internal/clock"
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/storage"
 	"github.com/stelelog/stele/topic"
@@ -26,6 +27,12 @@ type (
 	QuarantineReader = topic.QuarantineReader
 	// ReadRecord is a record and its offset.
 	ReadRecord = topic.ReadRecord
+	// AdoptConfig says what a directory without a marker is: see Adopt.
+	AdoptConfig = topic.AdoptConfig
+	// Adopted is a directory that has the marker that a person gave it.
+	Adopted = storage.Adopted
+	// AdoptError refuses an adoption. Nothing was changed.
+	AdoptError = storage.AdoptError
 	// RestoreConfig says what Node.RestoreQuarantined restores.
 	RestoreConfig = topic.RestoreConfig
 	// Restored is what a restore has done, and what Events.Restored tells.
@@ -140,6 +147,31 @@ func (n *Node) ReclaimQuarantined(ctx context.Context, dir string) (Reclaimed, e
 		return Reclaimed{}, err
 	}
 	return p.topics.ReclaimQuarantined(ctx, dir)
+}
+
+// Adopt gives a directory without a marker, which is on a node that does not run, the one
+// that a person says it should have: of that topic, and that life of it. It does so only
+// if nothing that is left contradicts: the directory's name, every frame of every log, the
+// incarnation in every batch, and what the node's journal knows. Where a node does not
+// find a marker it moves the directory to quarantine, and never adopts it by itself.
+//
+// It does not put the directory back into service: a replica votes, and acknowledges, and
+// nobody can say that nothing is missing behind what this one holds. The directory stays
+// in quarantine, or is moved there; RestoreQuarantined makes a topic of its records once
+// the node runs. On nil that is durable; it may be repeated. AdoptConfig.At is now, unless
+// it is set. go doc of storage.Adopt has more.
+//
+//	Retry    ErrLocked: the node runs; what the disk says; ctx ended
+//	Refused  *NilContextError, *AdoptError, ErrNotQuarantined: nothing was changed; what is
+//	         wrong with the node's directory as a whole
+func Adopt(ctx context.Context, cfg AdoptConfig) (Adopted, error) {
+	if err := needs(ctx, "Adopt"); err != nil {
+		return Adopted{}, err
+	}
+	if cfg.At.IsZero() {
+		cfg.At = clock.System().Now()
+	}
+	return topic.Adopt(ctx, cfg)
 }
 
 // quarantineKinds are the kinds that have series of metrics; others count as other.

@@ -40,7 +40,8 @@
 // in a marker, which is compared whenever anything in them is opened, and are
 // moved into quarantine, by name. What is there can be described and read
 // (Store.Describe, ReadQuarantined), and is unlinked only against a proof
-// (destroy.go).
+// (destroy.go). One without a marker is nobody's, until a person says whose it is, with
+// the node stopped (Adopt).
 //
 //	<dir>/LOCK  FORMAT  IDENTITY
 //	<dir>/journal/<number>.journal  checkpoint.0  checkpoint.1

@@ -145,6 +145,11 @@ func readQuarantinedLog(fsys FS, root, dir string, partition uint32, replica Rep
 	if err != nil {
 		return nil, err
 	}
+	return openQuarantinedLog(fsys, root, e, partition, replica, journal)
+}
+
+// openQuarantinedLog opens a log of a directory that was walked.
+func openQuarantinedLog(fsys FS, root string, e QuarantineEntry, partition uint32, replica ReplicaID, journal []ReplicaState) (*QuarantineReader, error) {
 	r := &QuarantineReader{fs: fsys, entry: e, release: func() {}}
 	r.entry.Logs = newestLogs(e.Logs)
 	found := false

@@ -16,13 +16,15 @@ import (
 //
 // What may not be served is moved to quarantine, and what is over is reclaimed from
 // there by itself (sweep.go). What stays waits for something, or for a person, who
-// asks three things:
+// asks four things:
 //
 //	what is it?              Quarantine: why and since when it is there, how large it
 //	                         is, and what the metadata say of it (Fate)
 //	can I have its records?  ReadQuarantined, to look; RestoreQuarantined, to have
 //	                         them as a new topic
 //	may it go?               ReclaimQuarantined, which asks the cluster
+//	may I say what it is?    Adopt, of one without a marker, while its node does not run:
+//	                         then it can also be reclaimed
 //
 //	Fate      the metadata here say that               it goes
 //	deleted   its topic was deleted                    by itself, when a majority of the voters confirms it;

@@ -144,6 +144,11 @@
 //
 //	./cluster quarantine reclaim -dir cluster-data/a -entry NAME -yes
 //
+// A directory without a marker is nobody's. Who knows whose it is says so, with the node
+// stopped; what is in it is verified, and it can be restored when the node runs again:
+//
+//	./cluster quarantine adopt -dir cluster-data/a -entry NAME -topic T -incarnation ID -yes
+//
 // # Inspect
 //
 // Inspect works on the directories of stopped nodes, or on copies, and changes

@@ -45,7 +45,7 @@ func commands() []command {
 		{"transfer", "-to NAME [-topic T]", "have another node lead a partition, or the metadata", runTransfer},
 		{"forget", "-replica N", "take out a replica of the metadata that no member is", runForget},
 		{"inspect", "DIR...", "read the directories of stopped nodes, verify and compare them", runInspect},
-		{"quarantine", "list|show|restore|reclaim ...", "what nodes have set aside: list, look, restore, give up", runQuarantine},
+		{"quarantine", "list|show|restore|reclaim|adopt ...", "what nodes have set aside: list, look, restore, give up", runQuarantine},
 		{"recover", "-dirs DIR,... [-yes] | STEP ...", "make a cluster again whose majority is lost", runRecover},
 	}
 }

@@ -27,6 +27,7 @@ did not destroy. Its steps:
   cluster quarantine show -http H -entry NAME -partition N    the records in it
   cluster quarantine restore -http H -entry NAME -topic T     make a new topic of its records
   cluster quarantine reclaim -http H -entry NAME              destroy it, if the cluster confirms that it is over
+  cluster quarantine adopt -dir D -entry NAME ...             say whose a directory without a marker is, its node stopped
 
 "cluster quarantine STEP -h" explains each.
 `
@@ -65,6 +66,7 @@ func runQuarantine(ctx context.Context, args []string, io console) error {
 	steps := []command{
 		{name: "list", run: runQuarantineList}, {name: "show", run: runQuarantineShow},
 		{name: "restore", run: runQuarantineRestore}, {name: "reclaim", run: runQuarantineReclaim},
+		{name: "adopt", run: runQuarantineAdopt},
 	}
 	if len(args) > 0 {
 		for _, step := range steps {
@@ -76,7 +78,7 @@ func runQuarantine(ctx context.Context, args []string, io console) error {
 	if err := newFlags("quarantine", quarantineAbout, io).parse(args, true); err != nil {
 		return err
 	}
-	return &usageError{"want list, show, restore or reclaim"}
+	return &usageError{"want list, show, restore, reclaim or adopt"}
 }
 
 // quarantinePath is the path of a directory in quarantine, or of something of it.

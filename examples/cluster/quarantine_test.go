@@ -65,7 +65,7 @@ func TestQuarantineCommands(t *testing.T) {
 		{"restore -entry " + entry + " -topic lines -http " + http, 1, "exists"},
 		{"restore -entry " + entry + " -topic back -partitions 0 -http a:1,b:2", 2, "the one node"},
 		{"list -dir " + l.dir, 1, "stop its node first"},
-		{"frobnicate", 2, "want list, show, restore or reclaim"},
+		{"frobnicate", 2, "want list, show, restore, reclaim or adopt"},
 	} {
 		code, _, errs := runHere(t.Context(), nil, append([]string{"quarantine"}, strings.Fields(c.args)...)...)
 		require.Equal(t, c.code, code, "%s: %s", c.args, errs)
@@ -94,6 +94,39 @@ func TestQuarantineCommands(t *testing.T) {
 	code, _, errs = runHere(t.Context(), nil, "quarantine", "reclaim", "-dir", l.dir, "-entry", "../topics", "-yes")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "no directory in quarantine")
+	adopt := func(more ...string) (int, string, string) {
+		return runHere(t.Context(), nil, append([]string{"quarantine", "adopt", "-dir", l.dir, "-topic", "lines"}, more...)...)
+	}
+	id := strings.TrimPrefix(filepath.Base(made[0]), "lines@")
+	copied := filepath.Join(l.dir, "quarantine", "copied~1")
+	require.NoError(t, os.CopyFS(copied, os.DirFS(made[0])))
+	code, _, errs = adopt("-entry", "copied~1", "-incarnation", id)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "a directory with one is not adopted")
+	require.NoError(t, os.Remove(filepath.Join(copied, "INCARNATION")))
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, 2, "-entry is missing"},
+		{[]string{"-entry", "copied~1"}, 2, "-incarnation"},
+		{[]string{"-entry", "copied~1", "-incarnation", "xyz"}, 2, "-incarnation"},
+		{[]string{"-entry", "copied~1", "-incarnation", strings.Repeat("f", 32), "-yes"}, 1, "where the journal has it"},
+	} {
+		code, _, errs = adopt(c.args...)
+		require.Equal(t, c.code, code, errs)
+		require.Contains(t, errs, c.says)
+	}
+	code, out, errs = adopt("-entry", "copied~1", "-incarnation", id)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Nothing was changed")
+	require.DirExists(t, copied)
+	code, out, errs = adopt("-entry", "copied~1", "-incarnation", id, "-yes")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "lines@"+id+"~1 is adopted")
+	require.NoDirExists(t, copied)
+	require.Contains(t, mustRun(t, "", "quarantine", "list", "-dir", l.dir), "adopted")
 	code, _, errs = step("reclaim", "-yes")
 	require.Zero(t, code, errs)
 	require.NoDirExists(t, path)
