@@ -55,12 +55,17 @@ func (h *house) Barrier(ctx context.Context) error {
 	if err := rest(ctx, clock.System(), time.Millisecond, nil); err != nil {
 		return raftlog.Retry(err)
 	}
-	return h.change(true, func() error { return nil })
+	h.town.mu.Lock()
+	defer h.town.mu.Unlock()
+	if h.leader == 0 || !h.quorumLocked(h.conf) {
+		return raftlog.Retry(errors.New("nobody can be asked"))
+	}
+	return nil
 }
 
 // change is a proposal. A leader may crash after it was applied, before it
 // answers.
-func (h *house) change(read bool, apply func() error) error {
+func (h *house) change(apply func() error) error {
 	h.town.mu.Lock()
 	defer h.town.mu.Unlock()
 	if h.leader != h.place.Node || h.leader == 0 {
@@ -70,7 +75,7 @@ func (h *house) change(read bool, apply func() error) error {
 		return raftlog.Unknown(errors.New("no quorum"))
 	}
 	err := apply()
-	if read || err != nil {
+	if err != nil {
 		return err
 	}
 	h.changes++
@@ -140,7 +145,7 @@ func (w *town) memberLocked(node raftlog.NodeID) *metastore.Member {
 }
 
 func (h *house) Admit(_ context.Context, a metastore.Admission) (m metastore.Member, err error) {
-	err = h.change(false, func() error {
+	err = h.change(func() error {
 		if t, ok := h.stones[a.Nonce]; ok {
 			if t.Refused {
 				return metastore.ErrNonceRefused
@@ -189,7 +194,7 @@ func (h *house) SetAddress(_ context.Context, node raftlog.NodeID, nonce raftlog
 
 func (h *house) RecordHeartbeats(_ context.Context, beats []metastore.Heartbeat) ([]error, error) {
 	results := make([]error, len(beats))
-	return results, h.change(false, func() error {
+	return results, h.change(func() error {
 		for i, b := range beats {
 			m := h.memberLocked(b.Node)
 			if m == nil || m.Nonce != b.Nonce {
@@ -204,7 +209,7 @@ func (h *house) RecordHeartbeats(_ context.Context, beats []metastore.Heartbeat)
 
 func (h *house) MarkDead(_ context.Context, marks []metastore.DeadMark) ([]error, error) {
 	results := make([]error, len(marks))
-	return results, h.change(false, func() error {
+	return results, h.change(func() error {
 		for i, mark := range marks {
 			if m := h.memberLocked(mark.Node); m.Liveness.Stamp != mark.Judged {
 				results[i] = metastore.ErrStale
@@ -217,7 +222,7 @@ func (h *house) MarkDead(_ context.Context, marks []metastore.DeadMark) ([]error
 }
 
 func (h *house) SetDeparture(_ context.Context, node raftlog.NodeID, nonce raftlog.Nonce, d metastore.Departure) error {
-	return h.change(false, func() error { return h.departLocked(node, nonce, d) })
+	return h.change(func() error { return h.departLocked(node, nonce, d) })
 }
 
 func (w *town) departLocked(node raftlog.NodeID, nonce raftlog.Nonce, d metastore.Departure) error {
@@ -230,8 +235,17 @@ func (w *town) departLocked(node raftlog.NodeID, nonce raftlog.Nonce, d metastor
 	case d == metastore.Leaves && m.Liveness.Departure == metastore.Stays:
 		return metastore.ErrNotDraining
 	}
+	if m.Liveness.Departure != d {
+		w.departures++
+	}
 	m.Liveness.Departure = d
 	return nil
+}
+
+func (h *house) Departures() uint64 {
+	h.town.mu.Lock()
+	defer h.town.mu.Unlock()
+	return h.departures
 }
 
 // drain is what a person does.
@@ -247,7 +261,7 @@ func (w *town) drain(name string, d metastore.Departure) error {
 }
 
 func (h *house) RemoveMember(_ context.Context, node raftlog.NodeID) error {
-	return h.change(false, func() error {
+	return h.change(func() error {
 		m := h.memberLocked(node)
 		switch {
 		case m == nil:
@@ -264,14 +278,14 @@ func (h *house) RemoveMember(_ context.Context, node raftlog.NodeID) error {
 }
 
 func (h *house) SetVersion(_ context.Context, v uint64) error {
-	return h.change(false, func() error { h.version = v; return nil })
+	return h.change(func() error { h.version = v; return nil })
 }
 
 func (h *house) ChangeMembers(ctx context.Context, c raftlog.Change) error {
 	if err := rest(ctx, clock.System(), 10*time.Millisecond, nil); err != nil {
 		return raftlog.Unknown(err)
 	}
-	return h.change(false, func() error {
+	return h.change(func() error {
 		for _, r := range c.Voters {
 			if SeatOf(h.conf, r) != SeatLearner {
 				return &raftlog.ChangeError{Replica: r, Reason: "is to vote and is no learner"}

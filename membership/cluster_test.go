@@ -32,23 +32,24 @@ type town struct {
 	logger  *zap.Logger
 	founded *Founding
 
-	mu       sync.Mutex
-	nodes    map[string]*house // by address
-	cut      map[string]bool   // addresses that nobody reaches, though their calls go out
-	leader   raftlog.NodeID
-	term     raftlog.Term
-	changed  chan struct{}
-	members  []metastore.Member
-	conf     raftlog.ConfState
-	version  uint64
-	stones   map[raftlog.Nonce]metastore.Tombstone
-	loads    map[raftlog.NodeID]uint64
-	ids      uint64
-	clockOff time.Duration // of the wall clock that stamps come from
-	events   []Event
-	changes  int                        // of the state, and of the configuration
-	crash    func(nth int) bool         // asked after each: does the leader crash now?
-	left     map[raftlog.ReplicaID]bool // replicas that were taken out of the configuration
+	mu         sync.Mutex
+	nodes      map[string]*house // by address
+	cut        map[string]bool   // addresses that nobody reaches, though their calls go out
+	leader     raftlog.NodeID
+	term       raftlog.Term
+	changed    chan struct{}
+	members    []metastore.Member
+	conf       raftlog.ConfState
+	version    uint64
+	departures uint64 // changes of how far members are on their way out
+	stones     map[raftlog.Nonce]metastore.Tombstone
+	loads      map[raftlog.NodeID]uint64
+	ids        uint64
+	clockOff   time.Duration // of the wall clock that stamps come from
+	events     []Event
+	changes    int                        // of the state, and of the configuration
+	crash      func(nth int) bool         // asked after each: does the leader crash now?
+	left       map[raftlog.ReplicaID]bool // replicas that were taken out of the configuration
 }
 
 // house is a node of a town: its disk, and what runs on it.

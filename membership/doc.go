@@ -129,7 +129,8 @@
 //
 // NextStep looks at facts only, so a leader that dies between any two steps is
 // followed by one that goes on. What cannot be answered waits: a node that does not
-// say that its backlog is zero is not removed (D3), unless a person forces it. The
+// say that its backlog is zero is not removed (D3), unless a person forces it; and if
+// it is called back, what it said before counts no more, however soon it leaves. The
 // leader never removes itself; it hands over, and the next one goes on (D4). No
 // decommission leaves fewer than three voters, unless it is forced, and none leaves
 // fewer than a live majority, forced or not (D2).

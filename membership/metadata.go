@@ -14,6 +14,7 @@ type Metadata interface {
 	Barrier(ctx context.Context) error
 	Leader() (raftlog.NodeID, <-chan struct{})
 	Members() []metastore.Member // by node id; not changed by anybody
+	Departures() uint64
 	ClusterVersion() uint64
 	NewestApplied() metastore.CommandType
 	Tombstone(raftlog.Nonce) (metastore.Tombstone, bool, error)

@@ -318,12 +318,13 @@ func (s *Steward) Plan(node raftlog.NodeID, force bool) (Plan, error) {
 // and others say StepBacklog without a reason as long as they cannot tell. It is
 // StepNone for a member that stays, and for none.
 func (s *Steward) Next(node raftlog.NodeID) Next {
+	departures := s.cfg.Meta.Departures()
 	f := s.Facts()
 	var b Backlog
 	if f.Leads {
 		if k := f.member(node); k != nil {
 			s.mu.Lock()
-			b = s.mu.tenure.backlogOf(k)
+			b = s.mu.tenure.backlogOf(k, departures)
 			s.mu.Unlock()
 		}
 	} else {

@@ -21,7 +21,7 @@ func (s *Steward) HandleCall(ctx context.Context, method string, req []byte) ([]
 	var err error
 	switch method {
 	case MethodBacklog:
-		return s.answerBacklog(req)
+		return s.answerBacklog(ctx, req)
 	case MethodOrder:
 		return s.order(ctx, req)
 	case MethodJoin:
@@ -48,14 +48,15 @@ func (s *Steward) HandleCall(ctx context.Context, method string, req []byte) ([]
 }
 
 // answerBacklog says what this node has not answered. It counts only once it
-// knows that it drains: before that the number may still grow.
-func (s *Steward) answerBacklog(req []byte) ([]byte, error) {
+// knows that it drains: before that the number may still grow. It must know all that
+// the leader knew who asked: it may have been to stay for a while, and not know yet.
+func (s *Steward) answerBacklog(ctx context.Context, req []byte) ([]byte, error) {
 	q, err := DecodeBacklogRequest(req)
 	if err != nil {
 		return nil, unreadable(MethodBacklog, err)
 	}
 	a := BacklogAnswer{Node: s.cfg.Place.Node, Nonce: s.cfg.Nonce}
-	if q.Draining {
+	if q.Draining && s.cfg.Meta.Barrier(ctx) == nil {
 		a.Draining, a.Count = s.cfg.Backlog()
 	}
 	return a.Encode(), nil

@@ -230,9 +230,10 @@ func (s *Steward) visit(ctx context.Context, f *Facts, running *sync.WaitGroup) 
 	for i := range f.Members {
 		k := &f.Members[i]
 		drains := k.Liveness.Draining() && f.successor(k.Node) == nil
+		departures := s.cfg.Meta.Departures() // before the question
 		if k.Self && drains {
 			draining, count := s.cfg.Backlog()
-			s.noteBacklog(k.Node, Backlog{true, draining, count})
+			s.noteBacklog(k.Node, Backlog{true, draining, count}, departures)
 			continue
 		}
 		if k.Self || !drains && (k.Seat != SeatLearner || k.Liveness.Observer) || !s.beginCall(k.Node) {
@@ -242,7 +243,7 @@ func (s *Steward) visit(ctx context.Context, f *Facts, running *sync.WaitGroup) 
 		running.Go(func() {
 			b, reached := s.askBacklog(ctx, req)
 			b.Asked = drains
-			s.noteBacklog(node, b)
+			s.noteBacklog(node, b, departures)
 			s.endCall(node, !reached)
 			if reached {
 				_ = rest(ctx, s.cfg.Clock, visitEvery, nil)
@@ -272,12 +273,13 @@ func (s *Steward) endCall(node raftlog.NodeID, failed bool) {
 	}
 }
 
-// noteBacklog keeps the newest answer; no answer is one, too.
-func (s *Steward) noteBacklog(node raftlog.NodeID, b Backlog) {
+// noteBacklog keeps the newest answer; no answer is one, too. departures is of when it
+// was asked.
+func (s *Steward) noteBacklog(node raftlog.NodeID, b Backlog, departures uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.tenure != nil {
-		s.mu.tenure.backlogs[node] = b
+		s.mu.tenure.backlogs[node] = answered{b, departures}
 	}
 }
 
@@ -305,8 +307,9 @@ func (s *Steward) askBacklog(ctx context.Context, q BacklogRequest) (b Backlog, 
 func (s *Steward) seeOff(ctx context.Context, f *Facts) {
 	for i := range f.Members {
 		k := &f.Members[i]
+		departures := s.cfg.Meta.Departures()
 		s.mu.Lock()
-		b := s.mu.tenure.backlogOf(k)
+		b := s.mu.tenure.backlogOf(k, departures)
 		s.mu.Unlock()
 		n := NextStep(f, k.Node, b)
 		if n.Step == StepNone {

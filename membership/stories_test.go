@@ -437,6 +437,29 @@ func TestAnUnansweredQuestionWaits(t *testing.T) {
 	})
 }
 
+// A decommission is taken back and begun anew at once: what the node answered in the
+// first one says nothing of what it has taken in since.
+//
+// Property: D1, D3 (red: the answer to a question of the first one counted)
+func TestAnAnswerIsOfItsOwnDecommission(t *testing.T) {
+	in(t, 3, func(t *testing.T, w *town) {
+		w.ready()
+		time.Sleep(time.Minute)
+		count := uint64(0)
+		w.house("c").drains = func() (bool, uint64) { w.mu.Lock(); defer w.mu.Unlock(); return true, count }
+		require.NoError(t, w.drain("c", metastore.Drains))
+		time.Sleep(time.Minute) // it answered, and is kept by the floor
+		require.NoError(t, w.drain("c", metastore.Stays))
+		w.mu.Lock()
+		count = 5 // its door was open for a moment
+		w.mu.Unlock()
+		require.NoError(t, w.drain("c", metastore.DrainsForced))
+		time.Sleep(5 * time.Minute)
+		require.Equal(t, metastore.DrainsForced, w.member("c").Liveness.Departure)
+		require.Contains(t, w.voters(), "c")
+	})
+}
+
 // Property: D2 (red: no floor)
 func TestNeverBelowThreeVoters(t *testing.T) {
 	in(t, 5, func(t *testing.T, w *town) {

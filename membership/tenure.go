@@ -29,7 +29,14 @@ type tenure struct {
 	failed   map[raftlog.NodeID]time.Duration
 	hands    map[raftlog.NodeID]time.Duration // asked for a vote last
 	asked    map[raftlog.Nonce]*wish
-	backlogs map[raftlog.NodeID]Backlog
+	backlogs map[raftlog.NodeID]answered
+}
+
+// answered is an answer of a member, to a question that was asked when there were so
+// many departures.
+type answered struct {
+	Backlog
+	departures uint64
 }
 
 // wish is a nonce that wants the name of another life.
@@ -48,7 +55,7 @@ func newTenure(term raftlog.Term) *tenure {
 	return &tenure{
 		term: term, heard: map[raftlog.NodeID]time.Duration{}, newest: map[raftlog.NodeID]metastore.CommandType{},
 		pending: map[raftlog.NodeID]bool{},
-		failed:  map[raftlog.NodeID]time.Duration{}, hands: map[raftlog.NodeID]time.Duration{}, asked: map[raftlog.Nonce]*wish{}, backlogs: map[raftlog.NodeID]Backlog{},
+		failed:  map[raftlog.NodeID]time.Duration{}, hands: map[raftlog.NodeID]time.Duration{}, asked: map[raftlog.Nonce]*wish{}, backlogs: map[raftlog.NodeID]answered{},
 	}
 }
 
@@ -187,13 +194,18 @@ func (t *tenure) forgetOldestWish() {
 }
 
 // backlogOf returns the last answer of a member that drains. What it answered
-// before it stayed after all says nothing.
-func (t *tenure) backlogOf(k *Known) Backlog {
+// before it stayed after all says nothing: it may have taken records in since, however
+// soon it was to leave again (D1).
+func (t *tenure) backlogOf(k *Known, departures uint64) Backlog {
 	if t == nil {
 		return Backlog{}
 	}
 	if !k.Liveness.Draining() {
 		delete(t.backlogs, k.Node)
 	}
-	return t.backlogs[k.Node]
+	b := t.backlogs[k.Node]
+	if b.departures != departures {
+		return Backlog{}
+	}
+	return b.Backlog
 }

@@ -36,12 +36,13 @@ type machine struct {
 
 	mu struct {
 		sync.Mutex
-		at       applied // zero: the state is empty
-		catalog  *catalog
-		changes  uint64        // of the catalog, but for heartbeats
-		progress chan struct{} // closed and replaced when at moves
-		changed  chan struct{} // closed and replaced when changes moves
-		err      error         // why the machine stopped
+		at         applied // zero: the state is empty
+		catalog    *catalog
+		changes    uint64        // of the catalog, but for heartbeats
+		departures uint64        // changes of how far members are on their way out
+		progress   chan struct{} // closed and replaced when at moves
+		changed    chan struct{} // closed and replaced when changes moves
+		err        error         // why the machine stopped
 	}
 }
 
@@ -330,6 +331,7 @@ func (m *machine) step(f func(*tx) error, then func() error) error {
 		if err := m.mu.catalog.follow(t.changes, now); err != nil {
 			return err
 		}
+		m.mu.departures += t.departures()
 		m.publishLocked(at, t.loud())
 		return nil
 	})

@@ -260,7 +260,7 @@ func (c setDeparture) apply(t *tx) (any, error) {
 	}
 	m.Liveness.Departure = c.Departure
 	t.putLiveness(m)
-	t.changes = append(t.changes, change{members: true})
+	t.changes = append(t.changes, change{members: true, departs: true})
 	return nil, nil
 }
 

@@ -356,6 +356,16 @@ func (s *Store) Watch() (changes uint64, next <-chan struct{}) {
 	return m.mu.changes, m.mu.changed
 }
 
+// Departures counts the changes of how far members are on their way out, since this
+// process began. It and Members are of one state if it is the same before and after:
+// what was said of a member that drains says nothing of the next time that it does.
+func (s *Store) Departures() uint64 {
+	m := s.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.departures
+}
+
 // retriable gives an error of a read the outcome Retry, whatever it was.
 func retriable(err error) error {
 	switch {

@@ -182,6 +182,7 @@ type change struct {
 	config   *TopicConfig        // of incarnation, which becomes this
 	of       raftlog.Incarnation // of state, moved and config
 	members  bool                // some member's record or liveness
+	departs  bool                // with members: how far one is on its way out
 	cluster  bool                // the cluster's version, or its recoveries
 	quiet    bool                // nothing that decides where anything is
 }
@@ -213,6 +214,16 @@ func (t *tx) news() (n news) {
 // loud reports whether those who watch are to be told.
 func (t *tx) loud() bool {
 	return slices.ContainsFunc(t.changes, func(c change) bool { return !c.quiet })
+}
+
+// departures counts the changes of how far members are on their way out.
+func (t *tx) departures() (n uint64) {
+	for _, c := range t.changes {
+		if c.departs {
+			n++
+		}
+	}
+	return n
 }
 
 // dump returns a view's keys and values in order, for hashes and comparisons.
