@@ -110,7 +110,7 @@ func whyOut(t *metastore.Tombstone, name string) string {
 	if t.Refused {
 		return fmt.Sprintf("this life asked for the place of another node %q that then spoke: it is refused for good; give the node another name, and an empty directory", name)
 	}
-	return "this life of the node was removed from the cluster"
+	return "this life of the node was removed from the cluster: it takes part again only with an empty directory"
 }
 
 // versionOfJoining is the cluster version that has the commands for it.

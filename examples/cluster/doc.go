@@ -97,7 +97,7 @@
 // is left. If its directories are on one machine,
 //
 //	./cluster recover -dirs cluster-data/c         what would happen, and what is lost
-//	./cluster recover -dirs cluster-data/c -yes    do it; the plan is kept in recovery-plan.json
+//	./cluster recover -dirs cluster-data/c -yes    do it; the plan is kept in recovery-plan-1.json
 //
 // and else, so that all of them are in one plan,
 //

@@ -26,10 +26,14 @@ and has not answered is known to itself and to the one that leads: ask that one.
 
 func runMembers(ctx context.Context, args []string, io console) error {
 	f := newFlags("members", membersAbout, io)
+	asJSON := f.Bool("json", false, "print JSON, as GET /members answers")
 	return f.ask(args, nothing, func(c *client) error {
 		var a clusterAnswer
 		if err := c.callJSON(ctx, http.MethodGet, "/members", nil, nil, &a); err != nil {
 			return err
+		}
+		if *asJSON {
+			return writeIndented(io.out, a)
 		}
 		return a.print(io.out, time.Now())
 	})
@@ -52,12 +56,7 @@ func (a *clusterAnswer) print(out io.Writer, now time.Time) error {
 		fmt.Fprintf(out, "%s/%d is on its way to %s%s\n", m.Topic, m.Partition, m.To, instead)
 	}
 	for _, m := range a.Members {
-		if m.Next != "" {
-			fmt.Fprintf(out, "%s leaves; next: %s\n", m.Name, m.Next)
-		}
-		for _, b := range m.Blocked {
-			fmt.Fprintf(out, "%s waits to leave: %s\n", m.Name, b.Reason)
-		}
+		(&leavingInfo{m.Name, m.Next, m.Blocked}).print(out)
 	}
 	for _, r := range a.Strays {
 		fmt.Fprintf(out, "replica %d is in the metadata's group, and no member is it: forget -replica %d\n", r, r)

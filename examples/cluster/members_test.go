@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -143,6 +144,7 @@ func TestFourthProcess(t *testing.T) {
 	}
 	write(100)
 	d := addNode(t, "d", filepath.Dir(a.dir), a.peerAddr(), b.peerAddr())
+	d.word = "join"
 	d.start()
 	write(100)
 	d.waitReady()
@@ -184,6 +186,17 @@ func TestFourthProcess(t *testing.T) {
 	require.Equal(t, exitGone, d.cmd.ProcessState.ExitCode())
 	require.NotContains(t, mustRun(t, "", "members", "-http", a.http), "\nd ")
 	check(b.http)
+
+	// Of the three that are left none can go; one that is to wait is taken back.
+	require.Contains(t, mustRun(t, "", "decommission", "-name", "c", "-when-possible", "-http", b.http), "c drains; ")
+	waits := `(?m)^c leaves; next: .*\n(c waits to leave: .*\n)*c waits to leave: .*add a node`
+	require.Regexp(t, waits, mustRun(t, "", "members", "-http", b.http))
+	require.Regexp(t, waits, mustRun(t, "", "status", "-http", b.http))
+	require.Equal(t, "drains", waitMember(t, a.http, "c", func(m memberInfo) bool { return m.Departure != "" }).Departure)
+	require.Equal(t, "c stays\n", mustRun(t, "", "decommission", "-name", "c", "-cancel", "-http", a.http))
+	require.Equal(t, "alive", waitMember(t, b.http, "c", func(m memberInfo) bool { return m.Departure == "" }).State)
+	require.NotContains(t, mustRun(t, "", "status", "-http", a.http), "leave")
+	check(nodes[2].http)
 	for _, p := range nodes {
 		p.waitFor(a)
 	}
@@ -245,6 +258,12 @@ func TestMembersAPI(t *testing.T) {
 	web := strings.TrimPrefix(l.url, "http://")
 	require.Equal(t, "a stays\n", mustRun(t, "", "decommission", "-name", "a", "-cancel", "-http", web))
 	require.Contains(t, mustRun(t, "", "members", "-http", web), "voter, leads")
+	var all clusterAnswer
+	require.NoError(t, json.Unmarshal([]byte(mustRun(t, "", "members", "-json", "-http", web)), &all))
+	require.Equal(t, membersOf(t, web).Members[0].ID, all.Members[0].ID)
+	code, _, errs := runHere(t.Context(), nil, "forget", "-replica", "1", "-http", web)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "it is the member")
 	require.Equal(t, "a has a vote\n", mustRun(t, "", "promote", "-name", "a", "-http", web))
 	require.Equal(t, "a leads the metadata\n", mustRun(t, "", "transfer", "-to", "a", "-http", web))
 	mustRun(t, "", "create", "-topic", "lines", "-http", web)
@@ -254,4 +273,16 @@ func TestMembersAPI(t *testing.T) {
 	require.Contains(t, out, "in the way: ")
 	require.Contains(t, errs, "a cannot leave as things are")
 	require.Contains(t, mustRun(t, "", "decommission", "-name", "a", "-plan", "-when-possible", "-http", web), "in the way: ")
+}
+
+// Forget asks for the replica that it is given, and says what came of it. Only a fake
+// has one: see TestAStrayIsForgotten of the root package for a real one.
+func TestForget(t *testing.T) {
+	var asked string
+	node, _ := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = r.Method + " " + r.URL.Path
+		order(func(context.Context, *http.Request, *params) (string, error) { return "it is out", nil })(w, r)
+	})
+	require.Equal(t, "it is out\n", mustRun(t, "", "forget", "-replica", "77", "-http", node))
+	require.Equal(t, "DELETE /strays/77", asked)
 }

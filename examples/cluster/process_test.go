@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type process struct {
 	http  string
 	peers string
 	join  []string // arguments in place of -peers
+	word  string   // the command, "" for node
 	dir   string
 	cmd   *exec.Cmd
 	log   *os.File
@@ -73,7 +75,7 @@ func (p *process) start() {
 	require.NoError(p.t, err)
 	p.log, err = os.OpenFile(p.dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(p.t, err)
-	args := []string{"node", "-name", p.name, "-dir", p.dir}
+	args := []string{cmp.Or(p.word, "node"), "-name", p.name, "-dir", p.dir}
 	if p.join != nil {
 		args = append(args, p.join...)
 	} else {

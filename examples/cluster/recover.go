@@ -80,6 +80,12 @@ func runRecover(ctx context.Context, args []string, io console) error {
 			return err
 		}
 	}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		if _, err := os.Stat(args[0]); err == nil {
+			return &usageError{fmt.Sprintf("unexpected argument %q: directories go behind -dirs", args[0])}
+		}
+		return &usageError{fmt.Sprintf("unexpected argument %q: want -dirs, or one of survey, plan, apply and end-hold", args[0])}
+	}
 	return runRecoverAll(args, io)
 }
 
@@ -88,7 +94,7 @@ func runRecoverAll(args []string, io console) error {
 	f := newFlags("recover", recoverAbout, io)
 	list := f.String("dirs", "", "`directories` of all nodes that are left, DIR,DIR,...")
 	yes := f.Bool("yes", false, "do what the plan says, to all of them")
-	file := f.String("plan", "recovery-plan.json", "the new `file` in which -yes keeps the plan, to apply it again after a crash")
+	file := f.String("plan", "", "the new `file` in which -yes keeps the plan, to apply it again after a crash (default recovery-plan-EPOCH.json)")
 	if err := f.parse(args, false); err != nil {
 		return err
 	}
@@ -107,9 +113,12 @@ func runRecoverAll(args []string, io console) error {
 		}
 		surveys = append(surveys, s)
 	}
-	plan, err := stele.PlanRecovery(surveys...)
+	plan, err := planOf(surveys)
 	if err != nil {
 		return err
+	}
+	if *file == "" {
+		*file = fmt.Sprintf("recovery-plan-%d.json", plan.To)
 	}
 	printPlan(io.out, plan)
 	if !*yes {
@@ -159,7 +168,7 @@ func runPlan(_ context.Context, args []string, io console) error {
 			return err
 		}
 	}
-	plan, err := stele.PlanRecovery(surveys...)
+	plan, err := planOf(surveys)
 	if err != nil {
 		return err
 	}
@@ -198,6 +207,16 @@ func runEndHold(ctx context.Context, args []string, io console) error {
 	}, func(c *client) error {
 		return c.give(ctx, io, http.MethodDelete, "/recoveries/"+url.PathEscape(strconv.FormatUint(*epoch, 10))+"/hold", nil)
 	})
+}
+
+// planOf plans a recovery, and says in which epoch the directories are that one is
+// refused for.
+func planOf(surveys []stele.Survey) (*stele.RecoveryPlan, error) {
+	plan, err := stele.PlanRecovery(surveys...)
+	if err != nil && surveys[0].Epoch > 0 {
+		err = fmt.Errorf("in recovery epoch %d: %w", surveys[0].Epoch, err)
+	}
+	return plan, err
 }
 
 // survey surveys a directory, whose node and cluster it names itself.
@@ -280,6 +299,14 @@ func readValue(file string, v any) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
+	}
+	var has struct{ Survey, Plan json.RawMessage }
+	_ = json.Unmarshal(text, &has) // what is wrong is found below
+	switch _, wantsPlan := v.(*stele.RecoveryPlan); {
+	case wantsPlan && has.Survey != nil:
+		return fmt.Errorf("%s is a survey, not a plan: recover plan makes a plan of all surveys", file)
+	case !wantsPlan && has.Survey == nil && has.Plan != nil:
+		return fmt.Errorf("%s is a plan, not a survey: recover apply takes it", file)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()

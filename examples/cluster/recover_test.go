@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -75,7 +78,10 @@ func TestOneProcessIsLeft(t *testing.T) {
 	require.Contains(t, words, "none of the 3 partitions that the metadata know")
 	code, _, errs = runHere(t.Context(), nil, "recover", "apply", "-plan", survey, "-dir", c.dir)
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, errs, `unknown field`)
+	require.Contains(t, errs, "c.json is a survey, not a plan")
+	code, _, errs = runHere(t.Context(), nil, "recover", "plan", file("a plan.json", other))
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "a plan.json is a plan, not a survey")
 
 	require.Contains(t, mustRun(t, "", "recover", "-dirs", c.dir), "Nothing was changed")
 	kept := filepath.Join(tmp, "plan.json")
@@ -89,13 +95,14 @@ func TestOneProcessIsLeft(t *testing.T) {
 	code, _, errs = runHere(t.Context(), nil, "recover", "-dirs", c.dir, "-plan", kept, "-yes")
 	require.Equal(t, exitFailed, code)
 	require.NotContains(t, errs, "applied in part")
+	require.Contains(t, errs, "in recovery epoch 1: ")
 
 	c.start()
 	c.waitReady()
 	require.ElementsMatch(t, want, consumed())
 	produce(100)
 	require.ElementsMatch(t, want, consumed())
-	require.Regexp(t, `(?m)^recovery epoch 1, planned .*: left behind 2 nodes; 3 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1$`,
+	require.Regexp(t, `(?m)^recovery epoch 1, plan [0-9a-f]{32} of .*: left behind 2 nodes; 3 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1$`,
 		mustRun(t, "", "members", "-http", c.http))
 
 	require.NoError(t, os.Rename(away, b.dir))
@@ -110,6 +117,81 @@ func TestOneProcessIsLeft(t *testing.T) {
 	produce(100)
 	require.ElementsMatch(t, want, consumed())
 	require.Zero(t, c.end(syscall.SIGTERM))
+}
+
+// Of three directories one is lost, and with it the only replica of some partitions.
+// The plan has two nodes; one is started before the plan was applied to its directory:
+// it ends with a status of its own, and again, until that is done. What is left is
+// read, and what is lost is named.
+//
+// Property: R33 (red: who is in the plan ended with the status of who was left behind)
+func TestPlanIsToBeApplied(t *testing.T) {
+	if testing.Short() {
+		t.Skip("real time: three processes")
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	nodes := startProcesses(t)
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	mustRun(t, "", "create", "-topic", "single", "-partitions", "6", "-replicas", "1", "-http", b.http)
+	var lines [6]string
+	for i := range lines {
+		lines[i] = "of " + strconv.Itoa(i)
+		mustRun(t, lines[i]+"\n", "produce", "-topic", "single", "-partition", strconv.Itoa(i), "-http", b.http)
+	}
+	var status statusAnswer
+	answer, err := http.Get("http://" + b.http + "/status")
+	require.NoError(t, err)
+	require.NoError(t, json.NewDecoder(answer.Body).Decode(&status))
+	require.NoError(t, answer.Body.Close())
+	var left, lost []string
+	for _, p := range status.Known {
+		if slices.Equal(p.On, []string{"a"}) {
+			lost = append(lost, fmt.Sprintf("single/%d", p.Partition))
+		} else {
+			left = append(left, lines[p.Partition])
+		}
+	}
+	require.NotEmpty(t, lost)
+	require.NotEmpty(t, left)
+	for _, p := range nodes {
+		require.NoError(t, p.cmd.Process.Kill())
+		_ = p.cmd.Wait()
+	}
+	require.NoError(t, os.RemoveAll(a.dir))
+
+	tmp := t.TempDir()
+	plan := filepath.Join(tmp, "plan.json")
+	for _, p := range []*process{b, c} {
+		require.NoError(t, os.WriteFile(filepath.Join(tmp, p.name), []byte(mustRun(t, "", "recover", "survey", "-dir", p.dir)), 0o600))
+	}
+	require.NoError(t, os.WriteFile(plan, []byte(mustRun(t, "", "recover", "plan", filepath.Join(tmp, "b"), filepath.Join(tmp, "c"))), 0o600))
+	mustRun(t, "", "recover", "apply", "-plan", plan, "-dir", c.dir)
+	c.start()
+	for range 2 { // when it meets c, and at once
+		b.start()
+		_ = b.cmd.Wait()
+		require.Equal(t, exitApply, b.cmd.ProcessState.ExitCode())
+	}
+	text, err := os.ReadFile(b.log.Name())
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^cluster node: stele: not recovered: .*: apply plan [0-9a-f]{32} to it, and do not empty it.*\ncluster node: storage: .*: apply its plan [0-9a-f]{32}, and do not empty it`, string(text))
+	_, out, _ := runHere(t.Context(), nil, "inspect", b.dir)
+	require.Contains(t, out, "  RECOVERY: ")
+
+	mustRun(t, "", "recover", "apply", "-plan", plan, "-dir", b.dir)
+	b.start()
+	b.waitReady()
+	c.waitReady()
+	code, out, errs := runHere(t.Context(), nil, "consume", "-topic", "single", "-http", b.http+","+c.http)
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, left, strings.Split(strings.TrimSuffix(out, "\n"), "\n"))
+	for _, p := range lost {
+		require.Contains(t, errs, "cluster consume: "+p+": a forced recovery left no replica of "+p)
+	}
+	require.Contains(t, mustRun(t, "", "status", "-http", b.http+","+c.http), lost[0]+" is lost: ")
+	for _, p := range []*process{b, c} {
+		require.Zero(t, p.end(syscall.SIGTERM))
+	}
 }
 
 // What is lost, and what cannot be known, is said.
@@ -157,5 +239,5 @@ The others must not meet these nodes: keep their machines off. Destroy their dir
 	}}, nil, nil)
 	out.Reset()
 	a.printRecovery(&out)
-	require.Equal(t, "recovery epoch 2, planned 1970-01-01T00:00:00Z: left behind 1 node; 0 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1\n", out.String())
+	require.Equal(t, "recovery epoch 2, plan "+strings.Repeat("0", 32)+" of 1970-01-01T00:00:00Z: left behind 1 node; 0 partitions went on from one replica, 0 lost; what was set aside is held: recover end-hold -epoch 1\n", out.String())
 }

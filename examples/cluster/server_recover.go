@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 // recoveryInfo is a forced recovery that the cluster went through.
 type recoveryInfo struct {
 	Epoch      uint64    `json:"epoch"`       // that it began
+	Plan       string    `json:"plan"`        // its plan's id, as recover prints it
 	Planned    time.Time `json:"planned"`     // by the clock of whoever planned it
 	LeftBehind []uint64  `json:"left_behind"` // ids of members that did not come along
 	Forced     int       `json:"forced"`      // partitions that went on from one replica
@@ -24,7 +26,7 @@ type recoveryInfo struct {
 func recoveriesOf(recoveries []stele.Recovery) (all []recoveryInfo) {
 	for _, r := range recoveries {
 		info := recoveryInfo{
-			Epoch: r.Epoch, Planned: r.Stamp.Time().UTC(), LeftBehind: []uint64{},
+			Epoch: r.Epoch, Plan: hex.EncodeToString(r.Plan[:]), Planned: r.Stamp.Time().UTC(), LeftBehind: []uint64{},
 			Forced: len(r.Forced), Lost: len(r.Lost), Held: r.DestructionHeld,
 		}
 		for _, n := range r.LeftBehind {
@@ -47,7 +49,7 @@ func (a *clusterAnswer) printRecovery(out io.Writer) {
 			held = fmt.Sprintf("what was set aside is held: recover end-hold -epoch %d", r.Epoch)
 		}
 	}
-	fmt.Fprintf(out, "recovery epoch %d, planned %s: left behind %s; %s from one replica, %d lost; %s\n", r.Epoch, r.Planned.Format(time.RFC3339),
+	fmt.Fprintf(out, "recovery epoch %d, plan %s of %s: left behind %s; %s from one replica, %d lost; %s\n", r.Epoch, r.Plan, r.Planned.Format(time.RFC3339),
 		plural(len(r.LeftBehind), "node", "nodes"), plural(r.Forced, "partition went on", "partitions went on"), r.Lost, held)
 }
 

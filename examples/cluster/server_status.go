@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 
@@ -21,6 +23,32 @@ type statusAnswer struct {
 	Groups    []groupAnswer       `json:"groups"` // the metadata first
 	// Known are all partitions of the cluster, as the node knows them.
 	Known []partitionInfo `json:"known"`
+	// Leaving are the members that are taken out, as the node knows.
+	Leaving []leavingInfo `json:"leaving,omitempty"`
+}
+
+// leavingInfo is a member on its way out.
+type leavingInfo struct {
+	Name    string      `json:"name"`
+	Next    string      `json:"next,omitempty"` // what is to be done, as far as the node knows
+	Blocked []blockInfo `json:"blocked,omitempty"`
+}
+
+func leavingOf(leaving []stele.Progress) (all []leavingInfo) {
+	for _, l := range leaving {
+		all = append(all, leavingInfo{l.Name, l.Next(), blocksOf(l.Blocked)})
+	}
+	return all
+}
+
+// print says of a member that it leaves, and for what that waits.
+func (l *leavingInfo) print(out io.Writer) {
+	if l.Next != "" {
+		fmt.Fprintf(out, "%s leaves; next: %s\n", l.Name, l.Next)
+	}
+	for _, b := range l.Blocked {
+		fmt.Fprintf(out, "%s waits to leave: %s\n", l.Name, b.Reason)
+	}
 }
 
 // partitionInfo is a partition, wherever it is.
@@ -135,6 +163,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	a.Known = knownPartitions(s.node.Topics(), st.Lost, names, only)
+	a.Leaving = leavingOf(s.node.Decommissions())
 	writeJSON(w, http.StatusOK, a)
 	return nil
 }

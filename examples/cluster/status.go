@@ -190,15 +190,15 @@ func (g *groupView) note() string {
 	return ""
 }
 
-// known are all partitions, as the node knows them whose metadata are newest.
-func (v *view) known() (all []partitionInfo) {
+// newest is what the node says whose metadata are newest.
+func (v *view) newest() (a statusAnswer) {
 	newest := int64(-1)
 	for _, n := range v.nodes {
 		if len(n.Groups) > 0 && n.Groups[0].Topic == "" && n.Groups[0].HighWatermark > newest {
-			newest, all = n.Groups[0].HighWatermark, n.Known
+			newest, a = n.Groups[0].HighWatermark, n.statusAnswer
 		}
 	}
-	return all
+	return a
 }
 
 func (v *view) groups() []*groupView {
@@ -218,7 +218,7 @@ func (v *view) groups() []*groupView {
 			gv.watermark = max(gv.watermark, g.HighWatermark)
 		}
 	}
-	for _, p := range v.known() {
+	for _, p := range v.newest().Known {
 		gv := all[p.Group]
 		if gv == nil {
 			gv = &groupView{topic: p.Topic, partition: p.Partition, on: map[string]groupAnswer{}}
@@ -263,6 +263,9 @@ func (v *view) printGroups(out io.Writer) error {
 	}
 	for _, n := range notes {
 		fmt.Fprintln(out, n)
+	}
+	for _, l := range v.newest().Leaving {
+		l.print(out)
 	}
 	return nil
 }

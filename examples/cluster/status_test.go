@@ -34,6 +34,7 @@ func TestStatusOfWhatIsNotReached(t *testing.T) {
 		{Topic: "lines", Partition: 1, Group: 3, Role: "candidate", Term: 5, Readable: true, HighWatermark: 7},
 	}
 	a.Known = knownPartitions(topics, lost, names, "lines")
+	a.Leaving = []leavingInfo{{"b", "move its partitions", []blockInfo{{"voters", "add a node"}}}}
 	v := view{nodes: map[string]*nodeView{"a:2": a, "b:2": {http: "b:2", err: errors.New("b:2: connection refused")}}}
 	var out bytes.Buffer
 	require.NoError(t, v.print(&out))
@@ -51,5 +52,7 @@ lines/3   lost         0     0      0    -          -  -
 lines/1 has no leader: it needs a majority of its replicas; start their nodes, or if they are lost for good see recover
 lines/2 is unreachable: it is on b, c, and none of them answers
 lines/3 is lost: a forced recovery left no replica of it; copy the other partitions of its topic elsewhere, then delete it
+b leaves; next: move its partitions
+b waits to leave: add a node
 `, out.String())
 }
