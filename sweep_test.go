@@ -219,12 +219,8 @@ func (quietPebble) Fatalf(format string, args ...any) {
 	panic(fmt.Sprintf(format, args...))
 }
 
-// bury writes into the metadata of a closed node that a topic is dead.
-func bury(t *testing.T, fs *simfs.FS, inc storage.Incarnation, name string) {
-	t.Helper()
-	db, err := pebble.Open(testcluster.Dir+"/meta/db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
-	require.NoError(t, err)
-	var prefix []byte // 'S' and the generation of the state in use
+// stateOf returns what the keys of the state in use begin with: 'S' and its generation.
+func stateOf(t *testing.T, db *pebble.DB) (prefix []byte) {
 	it, err := db.NewIter(nil)
 	require.NoError(t, err)
 	for it.First(); it.Valid(); it.Next() {
@@ -233,6 +229,15 @@ func bury(t *testing.T, fs *simfs.FS, inc storage.Incarnation, name string) {
 		}
 	}
 	require.NoError(t, it.Close())
+	return prefix
+}
+
+// bury writes into the metadata of a closed node that a topic is dead.
+func bury(t *testing.T, fs *simfs.FS, inc storage.Incarnation, name string) {
+	t.Helper()
+	db, err := pebble.Open(testcluster.Dir+"/meta/db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	require.NoError(t, err)
+	prefix := stateOf(t, db)
 	key := func(table byte, rest ...byte) []byte { return append(append(slices.Clone(prefix), table), rest...) }
 	for i := range byte(2) {
 		require.NoError(t, db.Delete(key('p', append(inc[:], 0, 0, 0, i)...), nil))
