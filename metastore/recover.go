@@ -3,6 +3,7 @@ package metastore
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,6 +28,9 @@ import (
 //	            Nothing that it says counts: it speaks for an older epoch
 //	partitions  that lost their majority have the one replica that goes on, or, if
 //	            none is left, none at all. Their topics can be deleted
+//	deletions   with a grace that are not over go on under a number of the new epoch,
+//	            so that all partitions are closed, or opened, for them anew: see
+//	            settleDeletions
 //	destruction is held: a person has not looked at what was kept, and may yet
 //	            find that a lost node can be read. See EndHold
 type recovery struct {
@@ -168,7 +172,7 @@ func (c recovery) apply(t *tx) (any, error) {
 	t.put([]byte{tableCluster}, k.encode())
 	record := Recovery{Epoch: c.Epoch, Plan: c.Plan, Stamp: c.Stamp, DestructionHeld: true, Forced: c.Forced, Lost: c.Lost}
 	record.LeftBehind = c.settleMembers(t)
-	if err := c.settleTopics(t); err != nil {
+	if err := errors.Join(c.settleTopics(t), c.settleDeletions(t)); err != nil {
 		t.fail(err)
 		return nil, nil
 	}

@@ -2,6 +2,7 @@ package metastore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,6 +31,38 @@ import (
 // Whether a topic is brought back or purged is decided by the order of these
 // commands alone: each leads out of the state that the other one needs.
 
+// # After a forced recovery
+//
+// A forced recovery may lose the end of the metadata's log, and that of a partition's.
+// So the metadata may know less of a topic's deletions than its partitions do, and one
+// partition less than the metadata. Neither is ever made good by the numbers of before:
+// a partition passes over what is below the number that it has heard of. Therefore
+//
+//	a topic that is retiring, retired   goes on under a number of the new epoch, which
+//	or restoring                        is above all that its partitions can have heard
+//	                                    of: they are closed, or opened, anew. What was
+//	                                    retired is retiring again meanwhile
+//	a topic that is active              keeps its number. What a partition of it was
+//	                                    closed for is opened when it is met (TakenBack)
+//
+// TakenBack is the number up to which deletions are known to be taken back. It may be
+// old, as of any node: whatever it opens, no deletion that stands is opened by it (I11).
+// Be it n, of an epoch e, read where the topic was active or restoring; and let a
+// deletion d stand in the metadata that go on, of which that is an earlier state, or a
+// state that a recovery has cut off.
+//
+//  1. d came later, in epoch e: then its number follows the topic's, and one of epoch e
+//     is above n, which is the topic's number, or 0 of epoch e.
+//  2. d came later, or goes on, in a later epoch: then it is above all of epoch e.
+//  3. d came earlier: then it was taken back where n was read. In the metadata that go
+//     on it stands if what took it back was lost, and until the recovery there is
+//     applied. Who asked for the deletion then has asked for the topic, too, since.
+//
+// A partition that hears of n and of d, in whatever order, is closed in 1 and 2. What a
+// recovery loses is lost: a deletion that returned, when the metadata lose it, and when
+// a partition does, that it is closed, until it has been closed for the new number. The
+// topic is retired again once all are.
+
 // Bounds of the grace of a deletion.
 const (
 	MinDeleteGrace = time.Second
@@ -39,8 +72,9 @@ const (
 // Deletion is when a topic was deleted with a grace, and until when it can be
 // brought back.
 type Deletion struct {
-	// Number tells the deletions of a topic's life apart. It rises, and stays when
-	// the topic is brought back. 0: there was none.
+	// Number tells the deletions of a topic's life apart. It rises, also when a
+	// deletion is asked for of a topic that is retired, and with a forced recovery; and
+	// stays when the topic is brought back. 0: there was none.
 	Number uint64
 	// At is when it was asked for, by the clock of the node that was asked; Until is
 	// when the grace ends. Both are 0 of a topic that was brought back.
@@ -90,10 +124,13 @@ func (d *decoder) retireTopic() retireTopic {
 	return retireTopic{d.id16(), d.uint(), Stamp(d.uint()), Stamp(d.uint())}
 }
 
-// apply may be applied twice: what names the deletion that there is has its grace
-// end at the later of the two moments, so that nobody takes back what an earlier
-// call promised. Else it is to name the next one: a copy that comes after the topic
-// was brought back names one that has passed.
+// apply may be applied twice. It is to name the next deletion, or, where that has
+// come about, the one that there is: a copy that comes after the topic was brought back
+// names one that has passed. Of a topic that is retired already the grace ends at the
+// later of the two moments, so that nobody takes back what an earlier call promised;
+// and it gets the number, so that what was asked before to bring the topic back, and
+// comes late, names a deletion that has passed. Its partitions stay as they are: they
+// are closed, or are being closed, for a lower number, which nobody opens any more.
 func (c retireTopic) apply(t *tx) (any, error) {
 	head, ok := t.topic(c.Incarnation)
 	if !ok {
@@ -103,12 +140,12 @@ func (c retireTopic) apply(t *tx) (any, error) {
 	switch {
 	case head.State == TopicDeleting:
 		return nil, named(ErrTopicDeleting, head.Name)
-	case retired && c.Number == last.Number:
-		head.Deletion.Until = max(last.Until, c.Until)
-	case !retired && c.Number == nextDeletion(last.Number, t.cluster().Epoch):
-		head.State, head.Deletion = TopicRetiring, Deletion{c.Number, c.At, c.Until}
-	default:
+	case c.Number != nextDeletion(last.Number, t.cluster().Epoch) && !(retired && c.Number == last.Number):
 		return nil, staleDeletion(head, c.Number)
+	case retired:
+		head.Deletion = Deletion{c.Number, last.At, max(last.Until, c.Until)}
+	default:
+		head.State, head.Deletion = TopicRetiring, Deletion{c.Number, c.At, c.Until}
 	}
 	t.putHead(c.Incarnation, head)
 	return again(t, createTopic{Incarnation: c.Incarnation, Name: head.Name}, head)
@@ -188,6 +225,52 @@ func (c stepTopic) apply(t *tx) (any, error) {
 	return nil, nil
 }
 
+// settleDeletions has the deletions with a grace that are not over go on under numbers
+// of the new epoch.
+func (c recovery) settleDeletions(t *tx) error {
+	return t.scan([]byte{tableTopic}, func(key, value []byte) error {
+		d := decoder{b: value}
+		head := d.topicRecord()
+		if err := errors.Join(d.end(), wantLength(key, 1+16)); err != nil {
+			return damaged("key %q: %w", key, err)
+		}
+		switch head.State {
+		case TopicRetired:
+			head.State = TopicRetiring
+		case TopicRetiring, TopicRestoring:
+		default:
+			return nil
+		}
+		head.Deletion.Number = nextDeletion(head.Deletion.Number, c.Epoch)
+		t.putHead([16]byte(key[1:]), head)
+		return nil
+	})
+}
+
+// TakenBack returns up to which number deletions of a topic are known to be taken back:
+// what closed a partition for one of them, or for an earlier one, is to be opened with
+// it. 0: nothing is. It is what this node knows (stale), and may be relied on still; it
+// can be above the number of any deletion that there was.
+func (s *Store) TakenBack(i raftlog.Incarnation) (number uint64) {
+	if s.Failed() != nil {
+		return 0
+	}
+	s.machine.read(func(c *catalog) {
+		if t := c.topics[i]; t != nil && c.cluster.Version >= typeRetireTopic.needs() {
+			number = takenBack(t.State, t.Deletion.Number, c.cluster.Epoch)
+		}
+	})
+	return number
+}
+
+// takenBack is TakenBack of a topic in a state, by its last deletion, in an epoch.
+func takenBack(s TopicState, last, epoch uint64) uint64 {
+	if s != TopicActive && s != TopicRestoring {
+		return 0
+	}
+	return max(last, makeID(epoch, 0))
+}
+
 // refusedBy returns why a topic that is not active takes nothing.
 func refusedBy(i raftlog.Incarnation, head topicHead) error {
 	switch head.State {
@@ -216,7 +299,10 @@ type TopicRetiredError struct {
 	Name        string
 	Incarnation raftlog.Incarnation
 	At          Stamp // when it was deleted
-	Until       Stamp // until when it can be brought back, at least
+	// Until is until when it can be brought back, by the clock of the node that was
+	// asked for the deletion. Another one's may be two minutes ahead of it at most
+	// where the grace ends, so it may end as much earlier; and it may end later.
+	Until Stamp
 }
 
 func (e *TopicRetiredError) Error() string {
@@ -227,10 +313,23 @@ func (e *TopicRetiredError) Error() string {
 // Unwrap gives the outcome.
 func (e *TopicRetiredError) Unwrap() error { return raftlog.ErrRefused }
 
+// MayRetire returns why no topic can be deleted with a grace, whichever it is: an
+// *InvalidError, or a *ClusterVersionError before version 3, as far as this node knows.
+func (s *Store) MayRetire(grace time.Duration) error {
+	if err := checkGrace(grace); err != nil {
+		return err
+	}
+	if v := s.ClusterVersion(); v < typeRetireTopic.needs() {
+		return &ClusterVersionError{Needs: typeRetireTopic.needs(), Has: v}
+	}
+	return nil
+}
+
 // RetireTopic begins a deletion with a grace, which is counted from at: 1 s to 10
 // years. t is what was found of the topic. The one that it returns has the number of
-// the deletion, by which its partitions are to be closed. Of a topic that is retired
-// already the grace ends at the later of the two moments. It may be repeated.
+// the deletion, by which its partitions are to be closed. A topic that is retired
+// already gets the number, and its grace ends at the later of the two moments. It may
+// be repeated.
 //
 // ErrTopicNotFound, ErrTopicDeleting; ErrStale if the topic was deleted or brought
 // back since; *InvalidError; *ClusterVersionError before version 3.
@@ -239,9 +338,7 @@ func (s *Store) RetireTopic(ctx context.Context, t *Topic, at time.Time, grace t
 		return Topic{}, err
 	}
 	number, from := t.Deletion.Number, Stamp(max(0, at.UnixMilli()))
-	if t.State != TopicRetiring && t.State != TopicRetired {
-		s.machine.read(func(c *catalog) { number = nextDeletion(number, c.cluster.Epoch) })
-	}
+	s.machine.read(func(c *catalog) { number = nextDeletion(number, c.cluster.Epoch) })
 	v, err := s.propose(ctx, retireTopic{t.Incarnation, number, from, from + Stamp(grace.Milliseconds())})
 	if err != nil {
 		return Topic{}, err

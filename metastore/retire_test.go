@@ -31,7 +31,7 @@ func retiredState(t *testing.T, s TopicState) memView {
 	return v
 }
 
-// Property: I11, X1, C6, I1 (red: a late copy of a deletion named what it was decided from, and deleted again what was brought back; a purge did not look at the deadline, nor whether the topic is being brought back; a later deletion with a shorter grace took back the longer one)
+// Property: I11, X1, C6, I1 (red: a topic that was deleted once more kept the number of its deletion; a late copy of a deletion named what it was decided from, and deleted again what was brought back; a purge did not look at the deadline, nor whether the topic is being brought back; a later deletion with a shorter grace took back the longer one)
 //
 // Every command on every state, as a late copy would come, too: what it leads to, or
 // why not. Two commands on a state always end as their order says: who comes second
@@ -63,8 +63,8 @@ func TestTopicsAreRetiredAndBroughtBack(t *testing.T) {
 	for state, want := range map[TopicState][]outcome{
 		//              retire longer                shorter second                          sealed            restore             restored         purge              early  next   deleting           deleted
 		TopicActive:    {stale, stale, stale, {TopicRetiring, nil, 80_000}, stale, none, none, stale, stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
-		TopicRetiring:  {none, {until: 100_000}, none, stale, to(TopicRetired), to(TopicRestoring), stale, to(TopicDeleting), stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
-		TopicRetired:   {none, {until: 100_000}, none, stale, none, to(TopicRestoring), stale, to(TopicDeleting), stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
+		TopicRetiring:  {none, {until: 100_000}, none, {until: 80_000}, to(TopicRetired), to(TopicRestoring), stale, to(TopicDeleting), stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
+		TopicRetired:   {none, {until: 100_000}, none, {until: 80_000}, none, to(TopicRestoring), stale, to(TopicDeleting), stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
 		TopicRestoring: {stale, stale, stale, {TopicRetiring, nil, 80_000}, stale, none, to(TopicActive), stale, stale, stale, to(TopicDeleting), {err: raftlog.ErrRefused}},
 		TopicDeleting:  {late, late, late, late, late, late, late, none, none, stale, none, to(TopicDeleted)},
 		TopicDeleted:   {gone, gone, gone, gone, gone, gone, gone, none, none, gone, none, none},
@@ -91,6 +91,10 @@ func TestTopicsAreRetiredAndBroughtBack(t *testing.T) {
 				}
 				if w.until != 0 {
 					require.Equal(t, w.until, after.Deletion.Until)
+					require.Equal(t, c.(retireTopic).Number, after.Deletion.Number, "%v, %T %+v", state, c, c)
+					if w.state == 0 {
+						require.Equal(t, Stamp(1000), after.Deletion.At)
+					}
 				} else if w.state == 0 {
 					require.Equal(t, before.Deletion, after.Deletion, "%v, %T %+v", state, c, c)
 				}
