@@ -2,10 +2,12 @@ package stele
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 
 	"github.com/stelelog/stele/membership"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/topic"
 )
 
 // AddStray gives a vote on the metadata to a replica that is no member: what no call
@@ -44,3 +46,16 @@ func (n *Node) SetSetting(ctx context.Context, key, value string) error {
 
 // MetadataLag is the value of the metric metadata_lag_entries.
 var MetadataLag = metadataLag
+
+// Tell has a partition that this node leads be closed (topic.KindRetire) or opened
+// (topic.KindRestore) for a deletion, as a node would whose metadata say so. code is
+// that of the answer's error, 0: it is done.
+func (n *Node) Tell(ctx context.Context, t Topic, partition uint32, kind topic.Kind, number uint64) (code byte, err error) {
+	request := append([]byte{1, 0}, t.Incarnation[:]...)
+	request = append(binary.LittleEndian.AppendUint32(request, partition), byte(kind))
+	response, err := n.net.parts.Load().topics.HandleCall(ctx, 99, "topic.close", binary.LittleEndian.AppendUint64(request, number))
+	if err != nil {
+		return 0, err
+	}
+	return response[1], nil
+}

@@ -21,6 +21,13 @@ import (
 // so whoever was told to close or open a partition, and does so late, does no harm,
 // and each entry may be repeated. Who proposes a retire hears that it was passed,
 // and may not believe then that the partition is closed.
+//
+// A partition may have been closed for a deletion that a forced recovery has made
+// undone: the metadata lost that it was begun, or the partition that it was taken back.
+// Then whoever writes to it meets a retire of a deletion that the metadata say was
+// taken back (metastore.Store.TakenBack), and the leader proposes the restore. It may
+// do so by what it knows, however old that is: package metastore says why no deletion
+// that stands is opened by that (I11).
 type closing struct {
 	sealed bool
 	last   uint64 // number of the last deletion with a grace that was heard of; 0: none
@@ -33,10 +40,16 @@ func (c closing) refuses() error {
 	case c.sealed:
 		return ErrSealed
 	case c.last > 0 && !c.open:
-		return ErrRetired
+		return &retiredError{c.last}
 	}
 	return nil
 }
+
+// retiredError is ErrRetired by a deletion.
+type retiredError struct{ number uint64 }
+
+func (*retiredError) Error() string { return ErrRetired.Error() }
+func (*retiredError) Unwrap() error { return ErrRetired }
 
 // retire closes for a deletion.
 func (c *closing) retire(number uint64) error {

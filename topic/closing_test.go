@@ -103,6 +103,31 @@ func TestAProducerGoesOnBehindADeletion(t *testing.T) {
 	require.Equal(t, storage.Offset(3), next.base)
 }
 
+// Property: S9, X1 (red: a log start behind a retire was applied)
+//
+// What is deleted with a grace begins no later behind the retire, whoever decided that
+// it should; behind the restore it does, and behind a seal.
+func TestNothingIsRemovedBehindADeletion(t *testing.T) {
+	s := newPartitionState(closingIncarnation)
+	index := storage.Index(0)
+	apply := func(data []byte) decision { index++; return s.apply(index, storage.EntryNormal, data) }
+	begin := func(i storage.Index) []byte {
+		return newLogStart(closingIncarnation, storage.LogStart{Index: i, Term: 1, Offset: storage.Offset(i)}, time.UnixMilli(1))
+	}
+	for range 4 {
+		require.Equal(t, storage.VerdictData, apply(oneRecord(ProducerBatch{})).verdict)
+	}
+	require.Equal(t, storage.Index(1), apply(begin(1)).start.Index)
+	require.NoError(t, apply(closingEntry(KindRetire, 1)).err)
+	late := apply(begin(2))
+	require.ErrorIs(t, late.err, ErrRetired)
+	require.Zero(t, late.start)
+	require.NoError(t, apply(closingEntry(KindRestore, 1)).err)
+	require.Equal(t, storage.Index(2), apply(begin(2)).start.Index)
+	require.NoError(t, apply(newSeal(closingIncarnation, time.UnixMilli(1))).err)
+	require.Equal(t, storage.Index(3), apply(begin(3)).start.Index)
+}
+
 func TestClosingEntriesThatAreNone(t *testing.T) {
 	for _, kind := range []Kind{KindRetire, KindRestore} {
 		for name, spoil := range map[string]func(Batch) Batch{

@@ -56,7 +56,9 @@ func (m *Manager) deleteTopic(ctx context.Context, name string, grace time.Durat
 	defer cancel()
 	var t metastore.Topic
 	if err == nil {
-		t, err = m.find(ctx, name)
+		// What this node knows may be an earlier life of the name, which is gone: to
+		// delete that would be done at once, and the name not free.
+		t, err = m.findNow(ctx, name)
 	}
 	if err == nil && grace != 0 {
 		return m.retireTopic(ctx, &t, grace)

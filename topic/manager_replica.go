@@ -54,6 +54,8 @@ type replica struct {
 	// shut: the topic was deleted with a grace, and was not brought back yet. Records
 	// are neither taken nor shown; all else goes on.
 	shut atomic.Bool
+	// reopening: a restore is on its way, which nobody waits for.
+	reopening atomic.Bool
 	// behind is the node of the leader that has said that the log here cannot be
 	// continued; 0: none has.
 	behind atomic.Uint64

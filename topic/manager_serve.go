@@ -119,6 +119,7 @@ func (m *Manager) serveProduce(ctx context.Context, r *replica, _ byte, body []b
 	m.stats.served.Add(1)
 	ctx, end := m.traceCommit(ctx, r, batch)
 	base, err := r.append(ctx, batch)
+	err = m.reopen(r, err)
 	end(err)
 	if err != nil {
 		return nil, err

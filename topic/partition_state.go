@@ -9,7 +9,8 @@ import (
 //
 //   - next is the number of records in all entries with VerdictData, so that
 //     offsets are gapless (P1).
-//   - After a seal no entry has VerdictData; nor between a retire and its restore.
+//   - After a seal no entry has VerdictData; nor between a retire and its restore,
+//     where none begins the log later either: what is deleted with a grace is kept.
 //   - The append stamps of entries with VerdictData never step back, whichever
 //     leaders' clocks they are of, so that an offset can be found by its stamp.
 type partitionState struct {
@@ -88,6 +89,9 @@ func (s *partitionState) applyData(b Batch) decision {
 func (s *partitionState) applyStart(start storage.LogStart) decision {
 	if start.Index >= s.index || start.Offset > s.next {
 		return s.refuse(corrupt("a log start behind entry %d and offset %d", s.index, s.next))
+	}
+	if err := s.closing.refuses(); err != nil && !s.closing.sealed {
+		return s.refuse(err)
 	}
 	return decision{verdict: storage.VerdictControl, base: s.next, start: start}
 }

@@ -344,10 +344,11 @@ func (l *lane) sendHere(b *batch, r *replica) error {
 	}
 	b.given = true
 	if l.p.m.cfg.Trace == nil {
-		return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, a.Err) })
+		return r.part.appendOwn(Batch{b.data}, func(a Ack) { l.answered(b, a.Base, l.p.m.reopen(r, a.Err)) })
 	}
 	_, end := l.p.m.cfg.Trace.begin(b.values, l.operation(OpCommit, b, l.p.m.cfg.Node))
 	err := r.part.appendOwn(Batch{b.data}, func(a Ack) {
+		a.Err = l.p.m.reopen(r, a.Err)
 		end(a.Err)
 		l.answered(b, a.Base, a.Err)
 	})

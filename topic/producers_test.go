@@ -353,7 +353,9 @@ func TestSnapshotGoldenOfADeletion(t *testing.T) {
 	data := m.state.Snapshot()
 	require.Equal(t, golden(t, "producers-v2.golden", data), data)
 	m.reopen(t)
-	requireRefused(t, m.send(0, 0, 0, 1), topic.ErrRetired, raftlog.OutcomeRefused)
+	closed := m.send(0, 0, 0, 1)
+	require.ErrorIs(t, closed.Err, topic.ErrRetired)
+	require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(closed.Err))
 	m.index++
 	m.state.Apply(m.index, storage.EntryNormal, topic.NewClosing(topic.KindRestore, someIncarnation, 301, m.now))
 	m.reopen(t)

@@ -186,7 +186,7 @@ func (rt *retainer) raise(ctx context.Context, r *replica, start storage.LogStar
 	done := make(chan error, 1)
 	err := r.part.SetLogStart(start, func(err error) { done <- err })
 	if err == nil {
-		err = await(ctx, done)
+		err = rt.reopen(r, await(ctx, done))
 	}
 	if err != nil && rt.life.Err() == nil {
 		rt.logOf(r).Debug("a partition does not begin later yet; it is tried again", zap.Error(err))

@@ -43,8 +43,9 @@ import (
 //     all limits.
 //   - Everything goes on but records: replicas are open, have leaders, are verified,
 //     repaired, filled, audited, and moved, so that a node may leave.
-//   - Retention removes nothing. What has grown too old goes after the topic was
-//     brought back, as it would have.
+//   - Retention removes nothing that it had not decided to remove before: behind the
+//     retire no partition begins later. What has grown too old goes after the topic
+//     was brought back, as it would have.
 //   - Producers are remembered: their memory is counted in the time of the partition's
 //     batches, of which there are none. So who goes on in time is deduplicated. But a
 //     producer ends what it has in flight to a topic that is deleted, and tells what it
@@ -53,6 +54,10 @@ import (
 //   - A partition without a quorum keeps the topic retiring, or restoring, until it has
 //     one. Both can be left by another call: a topic that is retiring can be brought
 //     back, one that is restoring deleted again.
+//   - A forced recovery has all partitions be closed, or opened, anew (package
+//     metastore). What it lost of a deletion nobody knows: a topic of which the
+//     metadata lost that it was deleted lives, and its partitions are opened when
+//     somebody writes to them, or calls UndeleteTopic (reopen).
 //
 // # When it ends
 //
@@ -111,6 +116,9 @@ func (m *Manager) refusal(ctx context.Context, r *replica) error {
 // retireTopic deletes a topic with a grace.
 func (m *Manager) retireTopic(ctx context.Context, t *metastore.Topic, grace time.Duration) error {
 	name := t.Name
+	if err := m.cfg.Meta.MayRetire(grace); err != nil {
+		return explain(ctx, err, "delete %q", name)
+	}
 	now, err := m.soundClock(ctx)
 	if err != nil {
 		return explain(ctx, raftlog.Retry(err), "delete %q", name)
@@ -128,7 +136,7 @@ func (m *Manager) retireTopic(ctx context.Context, t *metastore.Topic, grace tim
 	if err != nil {
 		return explain(ctx, err, "delete %q", name)
 	}
-	if err := m.finishRetire(ctx, &got); err != nil {
+	if err := m.awaitRetired(ctx, &got); err != nil {
 		return raftlog.Unknown(withoutOutcome{explain(ctx, err, "delete %q: it is finished later", name)})
 	}
 	return nil
@@ -146,6 +154,10 @@ func (m *Manager) findNow(ctx context.Context, name string) (metastore.Topic, er
 // incarnation, its records and their offsets, and what is remembered of producers.
 // When it returns nil, the topic takes and shows records; of one that is not deleted it
 // returns nil at once. It may be called again after an error.
+//
+// After a forced recovery it opens what a deletion has closed that the metadata lost,
+// also of a topic that is not deleted, which then needs quorums; without one the error
+// is one of Retry.
 //
 // Errors: metastore.ErrTopicNotFound, after a linearizable read, and ErrTopicDeleted
 // come too late. If ctx ends, or a partition has no quorum, the outcome is unknown:
@@ -182,6 +194,9 @@ func (m *Manager) undeleteTopic(ctx context.Context, name string) (metastore.Top
 	case err != nil:
 		return metastore.Topic{}, explain(ctx, err, "undelete %q", name)
 	case t.State == metastore.TopicActive:
+		if err := m.openActive(ctx, t); err != nil {
+			return metastore.Topic{}, err
+		}
 		return t, nil
 	case t.State == metastore.TopicDeleting:
 		return metastore.Topic{}, explain(ctx, ErrTopicDeleted, "undelete %q: it is too late", name)
@@ -193,6 +208,59 @@ func (m *Manager) undeleteTopic(ctx context.Context, name string) (metastore.Top
 		t = now
 	}
 	return t, nil
+}
+
+// openActive opens the partitions of a topic that lives, if a forced recovery may have
+// left them closed.
+func (m *Manager) openActive(ctx context.Context, t metastore.Topic) error {
+	number := m.cfg.Meta.TakenBack(t.Incarnation)
+	if number <= t.Deletion.Number {
+		return nil // it was said when the last one was taken back, or there was none
+	}
+	t.Deletion.Number = number
+	if err := m.closeAll(ctx, &t, KindRestore); err != nil {
+		return raftlog.Retry(withoutOutcome{explain(ctx, err, "undelete %q: it is not deleted, but of its partitions some may be closed", t.Name)})
+	}
+	return nil
+}
+
+// reopen returns what became of a batch, and has the partition be opened if that is
+// closed for a deletion that was taken back. It does not block.
+func (m *Manager) reopen(r *replica, err error) error {
+	var closed *retiredError
+	if err == nil || !errors.As(err, &closed) {
+		return err
+	}
+	number := m.cfg.Meta.TakenBack(r.incarnation)
+	if number < closed.number {
+		return err
+	}
+	if r.reopening.CompareAndSwap(false, true) {
+		if err := r.part.Restore(number, func(error) { r.reopening.Store(false) }); err != nil {
+			r.reopening.Store(false)
+		}
+	}
+	return errNotYet
+}
+
+// awaitRetired is finishRetire, and goes on if the topic was deleted once more
+// meanwhile, which gave it another number: it is closed when all partitions are, for
+// whichever deletion.
+func (m *Manager) awaitRetired(ctx context.Context, t *metastore.Topic) error {
+	for {
+		err := m.finishRetire(ctx, t)
+		if !errors.Is(err, errOtherwise) && !errors.Is(err, metastore.ErrStale) {
+			return err
+		}
+		if err := m.barrier(ctx); err != nil {
+			return err
+		}
+		now, e := m.cfg.Meta.TopicByIncarnation(t.Incarnation)
+		if e != nil || now.Deletion.Number <= t.Deletion.Number || now.State != metastore.TopicRetiring && now.State != metastore.TopicRetired {
+			return err
+		}
+		*t = now
+	}
 }
 
 // finishRetire closes all partitions of a topic that is retiring. It may be done by
@@ -300,6 +368,7 @@ const clockWait = 2 * time.Second
 func (m *Manager) soundClock(ctx context.Context) (time.Time, error) {
 	bounded, cancel := within(ctx, m.cfg.Clock, clockWait)
 	defer cancel()
+	began := m.cfg.Clock.Now().Round(0) // by the clock that can be set, as the answers are
 	var (
 		asked sync.WaitGroup
 		mu    sync.Mutex
@@ -326,7 +395,11 @@ func (m *Manager) soundClock(ctx context.Context) (time.Time, error) {
 	if why := clockDoubt(ahead, nodes); why != "" {
 		return time.Time{}, errors.New("topic: the end of a grace: " + why)
 	}
-	return m.cfg.Clock.Now(), nil
+	now := m.cfg.Clock.Now().Round(0)
+	if took := now.Sub(began); took < -maxClockOffset || took > clockWait+maxClockOffset {
+		return time.Time{}, errors.New("topic: the end of a grace: this node's clock was set while the others were asked for theirs")
+	}
+	return now, nil
 }
 
 // purgeRetired has a topic whose grace is over by this node's clock be deleted, if
