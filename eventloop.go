@@ -293,11 +293,16 @@ func (l *eventLoop) tellTopics(now []Topic) {
 			l.tell(topicCreated, func() { f(t) })
 		}
 		was, is := isRetired(last.State), isRetired(t.State)
+		back := t
+		if was && is && last.Deletion.At != t.Deletion.At { // it was brought back, and deleted again, meanwhile
+			was = false
+			back.State, back.Deletion = TopicActive, Deletion{Number: last.Deletion.Number}
+		}
+		if f := l.events.TopicUndeleted; isRetired(last.State) && back.State == TopicActive && f != nil {
+			l.tell(topicUndeleted, func() { f(back) })
+		}
 		if f := l.events.TopicRetired; is && !was && f != nil {
 			l.tell(topicRetired, func() { f(t) })
-		}
-		if f := l.events.TopicUndeleted; was && t.State == TopicActive && f != nil {
-			l.tell(topicUndeleted, func() { f(t) })
 		}
 	}
 }

@@ -80,8 +80,9 @@ type Events struct {
 	// topic is as this node knew it last.
 	TopicDeleted func(Topic)
 	// TopicRetired: this node has applied that a topic was deleted with a grace.
-	// Topic.Deletion says until when it can be brought back; then TopicDeleted follows,
-	// or TopicUndeleted.
+	// Topic.Deletion says until when it can be brought back, unless it is deleted once
+	// more meanwhile, which makes that later and is not told; then TopicDeleted follows,
+	// or TopicUndeleted. A deletion that is taken back before it could be told is not.
 	TopicRetired func(Topic)
 	// TopicUndeleted: this node has applied that a topic was brought back.
 	TopicUndeleted func(Topic)
