@@ -59,6 +59,10 @@ const (
 // one plan: two of the same epoch, each applied somewhere, make two clusters, which
 // keep apart and say so, and of which one has to be given up.
 //
+// A node that stopped with metastore.ErrStateDiverged has metadata that no node is
+// opened with any more (Survey.Damaged). It comes along, with its partitions, and gets
+// the metadata of another one; alone it is not enough.
+//
 // Of cfg it needs Cluster, Name, Dir and FS. Nothing is changed, but LOCK is taken
 // meanwhile. Errors: ErrLocked (Retry); Refused: *IdentityError, *RecoveringError,
 // *DamageError, *FormatError.
@@ -108,7 +112,7 @@ func surveyDir(cfg *Config) (_ Survey, err error) {
 	if err != nil {
 		return Survey{}, err
 	}
-	s.Metadata, s.Plan = membership.Surveyed(meta), meta.Plan
+	s.Metadata, s.Plan, s.Damaged = membership.Surveyed(meta), meta.Plan, meta.Diverged != nil
 	if r := state.Recovered; r != nil {
 		s.Plan = r.Plan // its metadata may be those of before
 	}

@@ -22,7 +22,8 @@ import (
 // without a majority one replica goes on alone (raftlog.ChooseSurvivor says which,
 // and why it loses nothing that any survivor knows to be committed), and one of
 // group 1 always, as the new epoch has to be the first that it agrees on; every
-// other replica of it is set aside, its files kept. A group whose majority is left goes
+// other replica of it is set aside, its files kept; one whose metadata are known to be
+// damaged is never chosen, nor counted. A group whose majority is left goes
 // on as it is: it can elect, and nobody but its own replicas can speak to it. Of
 // group 1 all is decided first, as the metadata of its chosen replica say which
 // replicas of partitions count: those that they place, or that a move is bringing.
@@ -215,11 +216,19 @@ func (p *planner) logs(g raftlog.GroupID) (ends []raftlog.LogEnd, of []int) {
 func (p *planner) metadata() error {
 	ends, of := p.logs(raftlog.MetadataGroup)
 	left := map[raftlog.ReplicaID]bool{}
-	for _, e := range ends {
+	usable, damaged := slices.Clone(ends), ""
+	for i, e := range ends {
+		if s := &p.surveys[of[i]]; s.Damaged { // it is never opened with them again
+			usable[i].SetAside, damaged = true, s.Name
+			continue
+		}
 		left[e.Replica] = true
 	}
-	chosen := raftlog.ChooseSurvivor(ends)
-	if chosen < 0 || !p.surveys[of[chosen]].Metadata.Begun {
+	chosen := raftlog.ChooseSurvivor(usable)
+	switch {
+	case chosen < 0 && damaged != "":
+		return refused(RefusedNothing, "the metadata of %q differ from what a majority of the voters had, and no other node that was surveyed has metadata to go on from: survey one that has, too", damaged)
+	case chosen < 0 || !p.surveys[of[chosen]].Metadata.Begun:
 		return refused(RefusedNothing, "none of the %d nodes has metadata to go on from", len(p.surveys))
 	}
 	p.majority = ends[chosen].HasMajority(func(r raftlog.ReplicaID) bool { return left[r] })

@@ -32,6 +32,10 @@ type Survey struct {
 	// with all of its directories, a person may set Fenced to 0 and plan with this one.
 	// 0: it met none.
 	Fenced uint64 `json:"fenced"`
+	// Damaged: the node's metadata differ from what a majority of the voters had
+	// (metastore.ErrStateDiverged). A recovery does not go on from them, and the node
+	// begins its metadata anew; its partitions count like those of others.
+	Damaged bool `json:"damaged,omitempty"`
 	// Awaits is the plan of the recovery to Fenced, if it includes the node and was not
 	// applied to its directory: that is what helps.
 	Awaits ID `json:"awaits"`

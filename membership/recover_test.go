@@ -117,6 +117,7 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		"one directory twice":        {func(s []Survey) []Survey { return append(s, s[0]) }, RefusedMixed},
 		"metadata of another epoch":  {func(s []Survey) []Survey { s[1].Metadata.Epoch = 1; return s }, RefusedMixed},
 		"no metadata":                {func(s []Survey) []Survey { s[1].Metadata = SurveyedMetadata{}; return s }, RefusedNothing},
+		"damaged metadata alone":     {func(s []Survey) []Survey { s[1].Damaged = true; return s[1:] }, RefusedNothing},
 		"who is no member":           {func(s []Survey) []Survey { s[0].Nonce = ID{77}; return s }, RefusedStranger},
 		"a log that is part of none": {func(s []Survey) []Survey { s[0].Logs, s[1].Logs = nil, nil; return s }, RefusedNothing},
 	} {
@@ -134,6 +135,15 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 	plan, err := PlanRecovery(three, ID{7}, 1000)
 	require.NoError(t, err, "a majority is left, but of a partition")
 	require.Equal(t, []PlannedGroup{{"orders", 0, 2, 30, 3}}, plan.Forced)
+
+	three = []Survey{surveyOf(1, 20), surveyOf(2, 30), surveyOf(3, 25)}
+	three[1].Damaged, three[1].Metadata = true, SurveyedMetadata{}
+	plan, err = PlanRecovery(three, ID{7}, 1000)
+	require.NoError(t, err, "who has damaged metadata is not counted")
+	for _, n := range plan.Nodes {
+		require.Equal(t, n.Node == 3, n.GoesOn, "and they do not go on")
+		require.Equal(t, n.Node != 3, len(n.SetAside) == 1)
+	}
 
 	plan, err = PlanRecovery([]Survey{surveyOf(1, 20), surveyOf(2, 30)}, ID{7}, 1000)
 	require.NoError(t, err)

@@ -23,6 +23,9 @@ type Offline struct {
 	Plan      [16]byte // of the recovery that began Epoch
 	Members   []Member // by node id
 	Topics    []Topic  // by name
+	// Diverged: the state was found to be damaged, and no node is ever opened with it.
+	// Nothing else is said then. nil: it was not.
+	Diverged *StateDivergedError
 }
 
 // OfflineConfig says where the metadata of a stopped node are. All fields are
@@ -43,7 +46,8 @@ type OfflineConfig struct {
 }
 
 // ReadOffline reads the metadata of a stopped node whose directory is locked. The
-// database is opened for reading alone: nothing of the state is changed. Errors:
+// database is opened for reading alone: nothing of the state is changed. See
+// Offline.Diverged. Errors:
 // *NewerStateError; what is damaged; those of Log.
 func ReadOffline(config OfflineConfig) (*Offline, error) {
 	if there, err := isDatabase(config.FS, config.Dir); err != nil || !there {
@@ -57,6 +61,13 @@ func ReadOffline(config OfflineConfig) (*Offline, error) {
 			FS: config.FS, ReadOnly: true, Logger: pebbleLogger{d}, MaxOpenFiles: 64,
 		}); err != nil {
 			return fmt.Errorf("metastore: open %s: %w", config.Dir, err)
+		}
+		if err := d.mayBeUsed(); err != nil {
+			o = new(Offline)
+			if errors.As(err, &o.Diverged) {
+				return nil
+			}
+			return err
 		}
 		generation, err := generationOf(d, config.Reset)
 		if err != nil {
