@@ -123,6 +123,13 @@
 //
 //	./cluster recover end-hold -epoch 1
 //
+// A node that took the metadata of another one keeps its own in quarantine/meta~1 for
+// ever: with the node stopped,
+//
+//	./cluster quarantine reclaim -dir cluster-data/b -entry meta~1 -yes
+//
+// removes it.
+//
 // # Quarantine
 //
 // What a node may not serve any more it moves aside, into its directory quarantine.
