@@ -1,6 +1,8 @@
 package topic
 
 import (
+	"encoding/binary"
+	"fmt"
 	"io"
 	"time"
 
@@ -109,4 +111,31 @@ func CallsHandled() (names []string) {
 		names = append(names, name)
 	}
 	return append(names, methodFill, methodFrames, methodAside, methodTime)
+}
+
+// ForeignRequest is a request of a method about a partition, whole and well formed, that
+// names a replica of a group where it names one; for a stream, what its asker sends.
+func ForeignRequest(method string, i storage.Incarnation, partition uint32, g storage.GroupID, r storage.ReplicaID, batch []byte) ([]byte, error) {
+	a := address{i, partition}
+	switch method {
+	case methodProduce:
+		return encodeProduce(a, 0, batch), nil
+	case methodFetch:
+		return EncodeFetch(i, partition, 0), nil
+	case methodOffsets, methodSeal, methodClock:
+		return a.append(nil, 0), nil
+	case methodSince:
+		return encodeSince(a, 0), nil
+	case methodClose:
+		return EncodeClose(i, partition, KindRetire, 1), nil
+	case methodTransfer:
+		return encodeTransfer(a, r), nil
+	case methodLeft:
+		return encodeLeft(a, g, r, copyEnd{}), nil
+	case methodSums:
+		return binary.LittleEndian.AppendUint64(a.append(nil, 0), 0), nil
+	case methodFill, methodFrames, methodAside:
+		return fillRequest{address: a, group: g, replica: r, next: 2}.encode(), nil
+	}
+	return nil, fmt.Errorf("no request of %q", method)
 }
