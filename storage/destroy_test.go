@@ -1,11 +1,8 @@
 package storage_test
 
 import (
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,8 +12,6 @@ import (
 	"github.com/stelelog/stele/internal/simfs"
 	"github.com/stelelog/stele/storage"
 )
-
-var purges = flag.Int("purges", 1000, "how many lives TestPurgeBesideOpen opens and purges; 10000 for all that is promised")
 
 var otherIncarnation = storage.Incarnation{9}
 
@@ -254,80 +249,5 @@ func TestDestroySurvivesACrashAtEveryOperation(t *testing.T) {
 			require.Greater(t, at, int64(15))
 			return
 		}
-	}
-}
-
-// Purges and destructions of lives of one name run beside creations and opens of
-// later ones. No log is opened in a directory that goes, and every log that was
-// opened is whole at the end.
-//
-// Property: I6 (red: quarantine without its look at open logs)
-func TestPurgeBesideOpen(t *testing.T) {
-	const lives = 5
-	runs := *purges
-	if testing.Short() {
-		runs = min(runs, 200)
-	}
-	for seed := range uint64(runs / lives) {
-		fs := simfs.New(seed)
-		s := openMember(t, fs)
-		r := rand.New(rand.NewPCG(seed, 11))
-		pauses := make([]int, 200)
-		for i := range pauses {
-			pauses[i] = r.IntN(3)
-		}
-		inc := func(n int) storage.Incarnation { return storage.Incarnation{byte(n)} }
-		dir := func(n int) string { return "topics/orders@" + inc(n).String() }
-		var work sync.WaitGroup
-		opened := make([]*storage.Log, lives+1)
-		work.Go(func() { // who opens the lives, each a while
-			for n := 1; n <= lives; n++ {
-				_, err := s.CreateTopicDir("orders", inc(n))
-				require.NoError(t, err)
-				st := storage.ReplicaState{Group: 5, Replica: storage.ReplicaID(n), Status: storage.ReplicaLive,
-					Dir: storage.ReplicaDir(dir(n), 0, storage.ReplicaID(n)), Log: emptyPosition()}
-				l, err := s.OpenLog(st)
-				if err != nil { // purged meanwhile
-					continue
-				}
-				require.NoError(t, l.Append(history(1, 3, 10)))
-				opened[n] = l
-				if n < lives {
-					require.NoError(t, l.Close())
-				}
-			}
-		})
-		work.Go(func() { // who purges them, all but the last
-			for i := range pauses {
-				n := 1 + (i+pauses[i])%lives
-				if n < lives {
-					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, because("deleted"))
-				} else {
-					_ = s.QuarantineTopic(storage.TopicDir{Dir: dir(n - 1)}, because("deleted"))
-				}
-			}
-		})
-		work.Go(func() { // who destroys them
-			for i := range pauses {
-				_, err := s.DestroyTopic(dead(inc(1 + (i+pauses[i])%(lives-1))))
-				require.NoError(t, err)
-			}
-		})
-		work.Wait()
-		require.NotNil(t, opened[lives], "seed %d", seed)
-		requireLog(t, opened[lives], history(1, 3, 10))
-		require.NoError(t, opened[lives].Close())
-		for n := 1; n < lives; n++ {
-			if err := s.QuarantineTopic(storage.TopicDir{Dir: dir(n)}, because("deleted")); err != nil {
-				require.ErrorContains(t, err, "not exist", "seed %d", seed)
-			}
-			_, err := s.DestroyTopic(dead(inc(n)))
-			require.NoError(t, err, "seed %d", seed)
-		}
-		require.Empty(t, quarantined(t, s), "seed %d", seed)
-		dirs, err := s.TopicDirs()
-		require.NoError(t, err)
-		require.Len(t, dirs, 1, "seed %d", seed)
-		require.NoError(t, s.Close())
 	}
 }
