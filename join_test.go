@@ -151,3 +151,23 @@ func TestANodeIsClosedWhileItJoins(t *testing.T) {
 		require.Len(t, lives(c, 0, late), 1)
 	})
 }
+
+// Topics are made while a node that is to hold replicas of them has just been cut off. Who
+// makes them holds none of some of the partitions, and asks others who leads; it waits for
+// the one that is cut off no longer than for an election.
+func TestTopicsAreMadeBesideANodeThatIsCutOff(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 171}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.WaitReady()
+		mustCreate(c, 0, "before", 1)
+		apart := 4
+		if c.MetadataLeader() == apart {
+			apart = 3
+		}
+		c.Isolate(apart)
+		began := time.Now()
+		mustCreate(c, 0, "orders", 20)
+		require.Less(t, time.Since(began), 6*time.Second)
+	})
+}

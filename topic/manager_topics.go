@@ -7,6 +7,7 @@ import (
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
+	"github.com/stelelog/stele/storage"
 )
 
 // CreateTopic creates a topic and returns when it is usable from this node:
@@ -141,10 +142,7 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 		default:
 			p := m.current(a, p)
 			node, _ := m.routes.find(a, p, m.cfg.Clock.Now())
-			response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
-			if err == nil {
-				_, err = decodeOffsets(response)
-			}
+			err := m.leads(ctx, node, a)
 			if err == nil {
 				return nil
 			}
@@ -155,6 +153,18 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 			return raftlog.UnknownCause(ctx)
 		}
 	}
+}
+
+// leads returns nil if a node says that it leads a partition. It is not waited for as
+// long as other calls are: who is asked may be the one that cannot be reached.
+func (m *Manager) leads(ctx context.Context, node storage.NodeID, a address) error {
+	ctx, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout/10)
+	defer cancel()
+	response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
+	if err == nil {
+		_, err = decodeOffsets(response)
+	}
+	return err
 }
 
 // checkPartition returns a *NoPartitionError, or nil.
