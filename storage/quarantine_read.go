@@ -202,10 +202,15 @@ func (r *QuarantineReader) open(root string, journal []ReplicaState) error {
 	return nil
 }
 
-// known returns what the journal says of the replica, if it is of this directory.
+// known returns what the journal says of the replica, if it is of this directory. That
+// of a replica that lives is not of one that was adopted: Adopt compared them, and since
+// then the replica has gone on with a log of its own.
 func (r *QuarantineReader) known(journal []ReplicaState) *ReplicaState {
 	i := slices.IndexFunc(journal, func(st ReplicaState) bool { return st.Replica == r.log.Replica })
 	if i < 0 {
+		return nil
+	}
+	if journal[i].Status == ReplicaLive && r.entry.Reason.Kind == ReasonAdopted {
 		return nil
 	}
 	inc, ok := journal[i].Incarnation()

@@ -19,7 +19,7 @@ import (
 // restored as a topic, and never is a replica's again. In the place of a topic that
 // lives, too: its replica does not go on with what was vouched for by a person.
 //
-// Property: I9 (red: tellsIncarnation without its look at the incarnation, and with one at what was refused; mark left it in topics/)
+// Property: I9 (red: tellsIncarnation without its look at the incarnation, and with one at what was refused; mark left it in topics/; the log read by the journal's row of its replica, which lives on: six of eight times)
 func TestAnUnmarkedDirectoryIsAdoptedAndRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := startSwept(t, 1, 91, nil)
@@ -77,7 +77,7 @@ func TestAnUnmarkedDirectoryIsAdoptedAndRestored(t *testing.T) {
 		require.Equal(t, "quarantine/bills@"+top.Incarnation.String()+"~1", found.Dir)
 
 		n = c.start(1)
-		settle(t, "caught up", func() bool { return n.meta.Barrier(t.Context()) == nil })
+		<-n.meta.CaughtUp()
 		all, err := n.topics.Quarantine(t.Context())
 		require.NoError(t, err)
 		require.Len(t, all, 2)
