@@ -2,6 +2,7 @@ package topic
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -24,7 +25,6 @@ func (mv *mover) handBack() time.Duration {
 	}
 	foreign := mv.foreign()
 	if len(foreign) == 0 {
-		clear(mv.failed)
 		return 0
 	}
 	mv.lastHandBack = now
@@ -94,6 +94,9 @@ func (mv *mover) foreign() []ledPartition {
 		}
 		all = append(all, p)
 	}
+	maps.DeleteFunc(mv.failed, func(a address, _ time.Time) bool {
+		return !slices.ContainsFunc(all, func(p ledPartition) bool { return p.address == a })
+	})
 	return all
 }
 
