@@ -126,7 +126,8 @@ func (r *replica) left(ctx context.Context, g storage.GroupID, id storage.Replic
 	if have := r.where().Group; have != g {
 		return 0, raftlog.Refused(fmt.Errorf("topic: this is %v, asked for is %v", have, g))
 	}
-	if _, err := r.group.ReadIndex(ctx); err != nil {
+	read, err := r.group.ReadIndex(ctx) // what was ever known to be committed is not above it
+	if err != nil {
 		return 0, readError(err)
 	}
 	st, err := r.group.State(ctx)
@@ -135,7 +136,7 @@ func (r *replica) left(ctx context.Context, g storage.GroupID, id storage.Replic
 		return 0, err
 	case listsReplica(&st.Conf, id):
 		return leftListed, nil
-	case end.commit > st.Log.LastIndex:
+	case end.commit > read:
 		return leftLonger, nil
 	}
 	term, err := r.group.Log().Term(end.last)
