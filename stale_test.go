@@ -1,6 +1,7 @@
 package stele_test
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -275,4 +276,55 @@ func placeOf(t *testing.T, fs *simfs.FS, inc storage.Incarnation, say []byte) (s
 	}
 	require.NoError(t, db.Close())
 	return said
+}
+
+// A node misses that a topic is deleted, that its bytes are given back, and that another
+// one gets its name. It comes back alone, and believes that the first one lives, of which
+// it has every record. It shows none of them; and once it hears the others it gives back
+// the bytes of the first, and has the second.
+//
+// Property: I4, C1 (red: the gate open at once, the sweep at the start without its barrier, and every replica readable after a restart)
+func TestANodeThatMissedALifeShowsNothingOfIt(t *testing.T) {
+	s := newSweeps()
+	testcluster.Run(t, testcluster.Options{Seed: 191, Config: s.config}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Eventually(func() bool { return version(c, 0) == 3 }, "the version")
+		first := created(c, "orders")
+		produceMany(c, "orders", 40)
+		c.Eventually(func() bool { return segments(t, c.Member(2).FS, first.Incarnation) > 0 }, "written")
+		c.Sleep(5 * time.Second)
+		c.Kill(2)
+		require.NoError(t, c.Node(0).DeleteTopic(t.Context(), "orders"))
+		for i := range 2 {
+			c.Eventually(func() bool { return segments(t, c.Member(i).FS, first.Incarnation) == 0 }, "given back")
+		}
+		created(c, "orders")
+		l := c.NewLedger("orders")
+		load := l.StartLoad(2, 2, 50*time.Millisecond)
+		c.Sleep(2 * time.Second)
+
+		c.Isolate(2)
+		c.Start(2)
+		c.Eventually(func() bool { return knows(c, 2, first.Incarnation.String()) }, "it replays")
+		for p := range uint32(2) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			r, err := c.Node(2).NewReader(ctx, stele.TopicPartition{Topic: "orders", Partition: p}, stele.FromStart())
+			for err == nil {
+				view, failed := r.Fetch(ctx, 64<<10)
+				if err = failed; err == nil {
+					require.False(t, view.Next(), "a record of the first")
+				}
+			}
+			require.NotEqual(t, stele.OutcomeRefused, stele.OutcomeOf(err), "%v", err)
+			cancel()
+		}
+		require.Positive(t, segments(t, c.Member(2).FS, first.Incarnation))
+		c.Rejoin(2)
+		c.Eventually(func() bool { return segments(t, c.Member(2).FS, first.Incarnation) == 0 }, "given back")
+		load.Stop()
+		for i := range 3 {
+			l.Verify(i)
+		}
+	})
 }

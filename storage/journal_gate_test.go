@@ -67,7 +67,7 @@ const restart storage.FrameKind = 200
 
 // What is remembered of destroyed replicas is bounded, the newest of them.
 //
-// Property: I10 (red: none was ever forgotten; open: whole nodes)
+// Property: I10 (red: none was ever forgotten; on whole nodes: TestChurn of the root)
 func TestFewDestroyedReplicasAreRemembered(t *testing.T) {
 	const first, many = 1000, 8193
 	s := openTest(t, simfs.New(1))

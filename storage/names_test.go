@@ -11,7 +11,7 @@ import (
 
 // A store remembers nothing of topics that were moved to quarantine.
 //
-// Property: I10 (red: the directories of replicas were remembered for ever; open: 100,000 of them on whole nodes)
+// Property: I10 (red: the directories of replicas were remembered for ever; on whole nodes: TestChurn of the root)
 func TestNamesOfWhatIsGoneAreForgotten(t *testing.T) {
 	fs := simfs.New(1)
 	s := openStore(t, fs)

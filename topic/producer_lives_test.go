@@ -74,7 +74,7 @@ func TestAWayThatEndedIsNotBegunAgain(t *testing.T) {
 	}
 }
 
-// Property: I10 (red: a producer forgot a topic only when its name was looked up again; open: 100,000 of them, files, metrics)
+// Property: I10 (red: a producer forgot a topic only when its name was looked up again; 100,000 of them, files, metrics: TestChurn of the root)
 func TestProducersForgetDeletedTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 3, 1)
