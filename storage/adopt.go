@@ -1,9 +1,11 @@
 package storage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +23,7 @@ import (
 //
 //	the directory's name      of a topic, or of a replica: it has to say the same. Any
 //	                          other name says nothing
+//	what is in it             one log of each replica, and no directory beside them
 //	every frame of every log  its checksums, that it continues the one before, and that
 //	                          its group is that of all frames of the partition, and of no
 //	                          other partition in the directory
@@ -303,12 +306,43 @@ func (a *adoption) walk() error {
 	if err := w.dir(a.path(), a.rel, 0); err != nil {
 		return fmt.Errorf("storage: list %s: %w", a.rel, err)
 	}
-	segments := 0
+	segments, dirs := 0, map[string]bool{a.rel: true}
 	for _, l := range e.Logs {
-		segments += l.Segments
+		segments, dirs[l.Dir] = segments+l.Segments, true
 	}
+	const allowed = "one with logs in directories <partition>.<replica>, or with Replica, a log"
 	if segments == 0 {
-		return a.refuse("Entry", "without a segment of a log", "one with logs in directories <partition>.<replica>, or with Replica, a log", nil)
+		return a.refuse("Entry", "without a segment of a log", allowed, nil)
+	}
+	if newest := newestLogs(e.Logs); len(newest) < len(e.Logs) {
+		i := slices.IndexFunc(e.Logs, func(l QuarantinedLog) bool { return !slices.Contains(newest, l) })
+		return a.refuse("Entry", "with more than one log of a replica, one in "+e.Logs[i].Dir, "one of each: move the others away", nil)
+	}
+	return a.noneElse(a.path(), a.rel, dirs, allowed)
+}
+
+// noneElse refuses directories in which nobody looks: what has the marker may be
+// destroyed one day as what the marker says.
+func (a *adoption) noneElse(path, rel string, dirs map[string]bool, allowed string) error {
+	names, err := listSorted(a.FS, path)
+	if err != nil {
+		return fmt.Errorf("storage: list %s: %w", rel, err)
+	}
+	for _, name := range names {
+		at, below := a.FS.PathJoin(path, name), rel+"/"+name
+		info, err := a.FS.Stat(at)
+		if err != nil {
+			return fmt.Errorf("storage: %s: %w", below, err)
+		}
+		if !info.IsDir() {
+			continue
+		}
+		if !dirs[below] {
+			return a.refuse("Entry", "with the directory "+below, allowed+", and no others", nil)
+		}
+		if err := a.noneElse(at, below, dirs, allowed); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -317,7 +351,10 @@ func (a *adoption) walk() error {
 func (a *adoption) verify() error {
 	told := false
 	groups := map[uint32]GroupID{}
-	for _, l := range newestLogs(a.entry.Logs) {
+	slices.SortFunc(a.entry.Logs, func(l, m QuarantinedLog) int {
+		return cmp.Or(cmp.Compare(l.Partition, m.Partition), strings.Compare(l.Dir, m.Dir))
+	})
+	for _, l := range a.entry.Logs {
 		if err := a.compareJournal(&l); err != nil {
 			return err
 		}
@@ -373,7 +410,7 @@ func (a *adoption) verifyLog(partition uint32, replica ReplicaID) (got AdoptedLo
 		switch {
 		case err == io.EOF:
 			return AdoptedLog{QuarantinedLog: r.Log(), Group: r.Group(), Next: r.Next(), End: r.Offset()}, told, nil
-		case errors.As(err, &damage):
+		case errors.As(err, &damage) && damage.Err == nil: // else it was not read
 			return got, false, a.refuse("log", fmt.Sprintf("damaged at entry %d", r.Next()), "one of which every frame is as it was written", err)
 		case err != nil:
 			return got, false, err

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -141,7 +142,7 @@ func TestAnUnmarkedLogIsAdopted(t *testing.T) {
 
 // Whatever contradicts what is said refuses it, says what does, and changes nothing.
 //
-// Property: I9 (red: find without its look at the name, in quarantine and in topics/; readMarker took any marker; compareJournal left out; verify without its look at the groups, and at whether anything told; verifyLog without its look at Frame's error, and at the journal's group, and over damage; without the lock)
+// Property: I9 (red: find without its look at the name, in quarantine and in topics/; readMarker took any marker; compareJournal left out; verify without its look at the groups, and at whether anything told; verifyLog without its look at Frame's error, and at the journal's group, and over damage; without the lock; noneElse left out; more than one log of a replica; an error of the disk for damage)
 func TestWhatContradictsAnAdoption(t *testing.T) {
 	other := "orders@" + otherIncarnation.String()
 	log := "/node/" + unmarkedBase + "/0.70"
@@ -179,6 +180,13 @@ func TestWhatContradictsAnAdoption(t *testing.T) {
 			require.NoError(t, fs.Rename(log, "/node/"+unmarkedBase+"/x"))
 			require.NoError(t, fs.Rename("/node/"+unmarkedBase+"/1.71", "/node/"+unmarkedBase+"/y"))
 		}, "Entry", "without a segment"},
+		"a log that nobody looks for": {func(fs *simfs.FS, _ *storage.AdoptConfig) {
+			require.NoError(t, fs.MkdirAll("/node/"+unmarkedBase+"/backup", 0o755))
+			require.NoError(t, fs.Rename("/node/"+unmarkedBase+"/1.71", "/node/"+unmarkedBase+"/backup/1.71"))
+		}, "Entry", unmarkedBase + "/backup"},
+		"two logs of a replica": {func(fs *simfs.FS, _ *storage.AdoptConfig) {
+			require.NoError(t, fs.MkdirAll("/node/"+unmarkedBase+"/0.70/00000000000000000007.reset", 0o755))
+		}, "Entry", "0.70/00000000000000000007.reset"},
 		"a bit": {func(fs *simfs.FS, cfg *storage.AdoptConfig) {
 			for name := range segmentFiles(t, fs, log) {
 				require.NoError(t, fs.Flip(log+"/"+name, 60, 1))
@@ -225,10 +233,23 @@ func TestWhatContradictsAnAdoption(t *testing.T) {
 		require.Equal(t, before, contents(t, fs, "/node"), what)
 	}
 
-	// The directory as a whole.
+	// A disk that cannot be read contradicts nothing.
 	fs, cfg := stopped(t, 1)
-	cfg.Entry = "gone~1"
+	fs.SetHook(func(op simfs.Op) error {
+		if op.Kind == simfs.OpRead && strings.HasPrefix(op.Path, log) {
+			return syscall.EIO
+		}
+		return nil
+	})
 	_, err := storage.Adopt(cfg)
+	require.ErrorIs(t, err, syscall.EIO)
+	var refused *storage.AdoptError
+	require.False(t, errors.As(err, &refused), "%v", err)
+
+	// The directory as a whole.
+	fs, cfg = stopped(t, 1)
+	cfg.Entry = "gone~1"
+	_, err = storage.Adopt(cfg)
 	require.ErrorIs(t, err, storage.ErrNotQuarantined)
 	cfg.Entry = unmarkedBase
 	s := openMember(t, fs)
