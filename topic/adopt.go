@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/stelelog/stele/raftlog"
@@ -69,6 +70,8 @@ func Adopt(ctx context.Context, cfg AdoptConfig) (storage.Adopted, error) {
 	switch {
 	case err == nil:
 		return got, nil
+	case errors.As(err, &damage) && damage.Err != nil && !errors.Is(damage.Err, fs.ErrNotExist): // it was not read
+		return got, raftlog.Retry(err)
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return storage.Adopted{}, raftlog.Retry(fmt.Errorf("topic: adopt %q: %w", cfg.Entry, ctx.Err()))
 	case errors.As(err, &refused), errors.As(err, &damage), errors.As(err, &format), errors.As(err, &recovering), errors.Is(err, storage.ErrNotQuarantined):
