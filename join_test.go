@@ -1,6 +1,7 @@
 package stele_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stelelog/stele"
 	"github.com/stelelog/stele/internal/testcluster"
+	"github.com/stelelog/stele/transport"
 )
 
 // seat is what member i is, as member at sees it.
@@ -154,7 +156,8 @@ func TestANodeIsClosedWhileItJoins(t *testing.T) {
 
 // Topics are made while a node that is to hold replicas of them has just been cut off. Who
 // makes them holds none of some of the partitions, and asks others who leads; it waits for
-// the one that is cut off no longer than for an election.
+// the one that is cut off no longer than for an election at first. Far away from each
+// other they wait longer with each try.
 func TestTopicsAreMadeBesideANodeThatIsCutOff(t *testing.T) {
 	testcluster.Run(t, testcluster.Options{Nodes: 5, Seed: 171}, func(c *testcluster.Cluster) {
 		t := c.T
@@ -169,5 +172,14 @@ func TestTopicsAreMadeBesideANodeThatIsCutOff(t *testing.T) {
 		began := time.Now()
 		mustCreate(c, 0, "orders", 20)
 		require.Less(t, time.Since(began), 6*time.Second)
+	})
+	config := func(cfg *stele.Config) { cfg.CallTimeout = time.Second }
+	testcluster.Run(t, testcluster.Options{Nodes: 4, Seed: 172, Config: config}, func(c *testcluster.Cluster) {
+		c.StartAll()
+		c.WaitReady()
+		c.Net.SetFaults(transport.Faults{MinLatency: 55 * time.Millisecond, MaxLatency: 56 * time.Millisecond})
+		for i := range 4 {
+			mustCreate(c, i, fmt.Sprint("orders-", i), 4)
+		}
 	})
 }

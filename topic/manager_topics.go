@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/stelelog/stele/metastore"
 	"github.com/stelelog/stele/raftlog"
@@ -110,6 +111,7 @@ func (m *Manager) awaitLeaders(ctx context.Context, t *metastore.Topic) error {
 
 func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partition) error {
 	_, mine := p.On(m.cfg.Node)
+	patience := m.cfg.CallTimeout / 10 // who is asked first may be the one that cannot be reached
 	var b backoff
 	for {
 		opened := m.opened.wait()
@@ -142,10 +144,11 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 		default:
 			p := m.current(a, p)
 			node, _ := m.routes.find(a, p, m.cfg.Clock.Now())
-			err := m.leads(ctx, node, a)
+			err := m.leads(ctx, node, a, patience)
 			if err == nil {
 				return nil
 			}
+			patience = min(2*patience, m.cfg.CallTimeout)
 			m.routes.failed(a, p, node, m.cfg.Clock.Now(), unanswered(err), nil)
 			b.wait(ctx, m.cfg.Clock, known)
 		}
@@ -155,10 +158,9 @@ func (m *Manager) awaitLeader(ctx context.Context, a address, p metastore.Partit
 	}
 }
 
-// leads returns nil if a node says that it leads a partition. It is not waited for as
-// long as other calls are: who is asked may be the one that cannot be reached.
-func (m *Manager) leads(ctx context.Context, node storage.NodeID, a address) error {
-	ctx, cancel := within(ctx, m.cfg.Clock, m.cfg.CallTimeout/10)
+// leads returns nil if a node says within patience that it leads a partition.
+func (m *Manager) leads(ctx context.Context, node storage.NodeID, a address, patience time.Duration) error {
+	ctx, cancel := within(ctx, m.cfg.Clock, patience)
 	defer cancel()
 	response, err := m.call(ctx, node, methodOffsets, a.append(nil, 0), 0)
 	if err == nil {
