@@ -22,8 +22,9 @@ import (
 // without a majority one replica goes on alone (raftlog.ChooseSurvivor says which,
 // and why it loses nothing that any survivor knows to be committed), and one of
 // group 1 always, as the new epoch has to be the first that it agrees on; every
-// other replica of it is set aside, its files kept; one whose metadata are known to be
-// damaged is never chosen, nor counted. A group whose majority is left goes
+// other replica of it is set aside, its files kept. One whose metadata are known to be
+// damaged is never chosen, nor counted: what it alone knows to be committed is lost then,
+// and the plan says how much (ForcedReplica.Gone). A group whose majority is left goes
 // on as it is: it can elect, and nobody but its own replicas can speak to it. Of
 // group 1 all is decided first, as the metadata of its chosen replica say which
 // replicas of partitions count: those that they place, or that a move is bringing.
@@ -31,7 +32,7 @@ import (
 // What the plan cannot know: an entry that only lost nodes had, acknowledged or
 // not, is gone, and no survivor can tell that it ever was. Of a group that is
 // forced, everything that was acknowledged is kept if one of the survivors that
-// acknowledged it is surveyed. So whoever leaves a readable directory out of the
+// acknowledged it is surveyed, and, of group 1, is not damaged. So whoever leaves a readable directory out of the
 // plan may lose records by that.
 
 // RecoveryPlan is what a forced recovery will do. It is a value that a person
@@ -81,6 +82,9 @@ type ForcedReplica struct {
 	LastTerm raftlog.Term  `json:"last_term"`
 	// Unsure is how many of its last entries no survivor knows to be committed.
 	Unsure uint64 `json:"unsure"`
+	// Gone is how many entries behind its last one a survivor knows to be committed that
+	// cannot go on, as its metadata are damaged. They are lost. 0 but for group 1.
+	Gone uint64 `json:"gone,omitempty"`
 	// Term in which it goes on.
 	Term raftlog.Term `json:"term"`
 }
@@ -278,7 +282,7 @@ func (p *planner) force(ends []raftlog.LogEnd, of []int, chosen int) {
 		}
 		n.Forced = append(n.Forced, ForcedReplica{
 			Group: e.Group, Replica: e.Replica, Last: e.Last, LastTerm: e.LastTerm(),
-			Unsure: uint64(e.Last - min(e.Last, known)), Term: raftlog.RecoveryTerm(term),
+			Unsure: uint64(e.Last - min(e.Last, known)), Gone: uint64(known - min(e.Last, known)), Term: raftlog.RecoveryTerm(term),
 		})
 	}
 }

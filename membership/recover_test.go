@@ -78,11 +78,11 @@ func TestPlanOfARecovery(t *testing.T) {
 	require.False(t, first.GoesOn)
 	require.Equal(t, raftlog.ReplicaID(1<<48+1), first.Replica)
 	require.ElementsMatch(t, []raftlog.ReplicaID{1, 10}, first.SetAside)
-	require.Equal(t, []ForcedReplica{{2, 10, 7, 2, 6, 2 + 1<<32}}, first.Forced)
+	require.Equal(t, []ForcedReplica{{2, 10, 7, 2, 6, 0, 2 + 1<<32}}, first.Forced)
 	require.True(t, second.GoesOn)
 	require.Equal(t, raftlog.ReplicaID(2), second.Replica)
 	require.Equal(t, []raftlog.ReplicaID{20}, second.SetAside, "of group 9")
-	require.Equal(t, []ForcedReplica{{1, 2, 30, 2, 29, 2 + 1<<32}, {4, 20, 9, 2, 8, 2 + 1<<32}}, second.Forced)
+	require.Equal(t, []ForcedReplica{{1, 2, 30, 2, 29, 0, 2 + 1<<32}, {4, 20, 9, 2, 8, 0, 2 + 1<<32}}, second.Forced)
 
 	s := plan.State(State{Joined: &Joined{Node: 2}}, &second)
 	place, ok := s.Place("b", raftlog.Nonce{2})
@@ -159,6 +159,19 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		change(&p)
 		require.ErrorIs(t, p.Check(), raftlog.ErrRefused, name)
 	}
+}
+
+// Property: R33 (red: Gone left out: the plan called it certain)
+func TestAPlanSaysWhatOnlyDamagedMetadataHad(t *testing.T) {
+	// Three of five are left. The second has the longest log, and knows that it is
+	// committed; but what it made of it is damaged.
+	three := []Survey{surveyOf(1, 20), surveyOf(2, 30), surveyOf(3, 25)}
+	three[1].Logs[0].Commit = 30
+	three[1].Damaged, three[1].Metadata = true, SurveyedMetadata{}
+	plan, err := PlanRecovery(three, ID{7}, 1000)
+	require.NoError(t, err)
+	require.True(t, plan.Nodes[2].GoesOn)
+	require.Equal(t, []ForcedReplica{{Group: 1, Replica: 3, Last: 25, LastTerm: 2, Gone: 5, Term: 2 + 1<<32}}, plan.Nodes[2].Forced)
 }
 
 // TestARecoveredLifeHandsOutNoGenesis: who comes too late for it joins.

@@ -36,7 +36,7 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 	for _, g := range p.Forced {
 		group[uint64(g.Group)] = fmt.Sprintf("%s/%d", g.Topic, g.Partition)
 	}
-	var unsure uint64
+	var unsure, gone uint64
 	line("\nGoes on from one replica:")
 	for _, n := range p.Nodes {
 		for _, f := range n.Forced {
@@ -48,6 +48,10 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 			unknown := ""
 			if f.Unsure > 0 {
 				unknown = fmt.Sprintf("; of its end %s kept that nobody left knows to be committed", plural(f.Unsure, "entry is", "entries are"))
+			}
+			if f.Gone > 0 {
+				gone += f.Gone
+				unknown += fmt.Sprintf("; %s lost behind it that a node whose metadata are damaged knows to be committed", plural(f.Gone, "entry is", "entries are"))
 			}
 			line("  %s: %v on %s, whose log ends with entry %d of term %d%s", name, f.Replica, n.Name, f.Last, f.LastTerm, unknown)
 		}
@@ -64,6 +68,9 @@ func printPlan(out io.Writer, p *stele.RecoveryPlan) {
 	}
 	line("\nWhat cannot be known:")
 	line("  what only lost nodes had is gone, acknowledged or not: records, topics, members. Nobody can list it")
+	if gone > 0 {
+		line("  what the %s of the metadata said that are lost: topics, members and moves of the last while", plural(gone, "entry", "entries"))
+	}
 	if unsure > 0 {
 		line("  whether what is kept without being known to be committed was acknowledged: %s. From now on it counts", plural(unsure, "entry", "entries"))
 	}
