@@ -63,7 +63,7 @@ func (b Batch) checkHeader() error {
 		}
 		return nil
 	case b.Kind() == KindLogStart:
-		at := b.logStart()
+		at := b.LogStart()
 		if count != 0 || size != 0 || b.Codec() != CodecNone || len(b.data) != logStartSize {
 			return corrupt("a log start of %d bytes, with %d records", len(b.data), count)
 		}
@@ -132,8 +132,8 @@ func (b Batch) records() []byte { return b.data[batchHeader:] }
 
 func (b Batch) recordsSize() int { return int(binary.LittleEndian.Uint32(b.data[offRecordsSize:])) }
 
-// logStart is where a log start has the log begin.
-func (b Batch) logStart() storage.LogStart {
+// LogStart is where a KindLogStart has the log begin; of no other kind.
+func (b Batch) LogStart() storage.LogStart {
 	return storage.LogStart{
 		Index:  storage.Index(binary.LittleEndian.Uint64(b.data[offStartIndex:])),
 		Term:   storage.Term(binary.LittleEndian.Uint64(b.data[offStartTerm:])),

@@ -81,8 +81,8 @@ func newClosing(kind Kind, incarnation storage.Incarnation, number uint64, now t
 	return b.data
 }
 
-// deletion is the number in a KindRetire or KindRestore.
-func (b Batch) deletion() uint64 { return binary.LittleEndian.Uint64(b.data[offDeletion:]) }
+// Deletion is the number in a KindRetire or KindRestore; of no other kind.
+func (b Batch) Deletion() uint64 { return binary.LittleEndian.Uint64(b.data[offDeletion:]) }
 
 // checkClosing judges the header of a KindRetire or KindRestore.
 func (b Batch) checkClosing() error {
@@ -90,7 +90,7 @@ func (b Batch) checkClosing() error {
 	if b.Count() != 0 || size != 0 || b.Codec() != CodecNone || len(b.data) != closingSize {
 		return corrupt("a batch of kind %d of %d bytes, with %d records", b.Kind(), len(b.data), b.Count())
 	}
-	if b.deletion() == 0 {
+	if b.Deletion() == 0 {
 		return corrupt("a batch of kind %d for deletion 0", b.Kind())
 	}
 	return nil
@@ -102,7 +102,7 @@ func (s *partitionState) applyClosing(b Batch) decision {
 	if b.Kind() == KindRetire {
 		change = s.closing.retire
 	}
-	if err := change(b.deletion()); err != nil {
+	if err := change(b.Deletion()); err != nil {
 		return s.refuse(err)
 	}
 	return decision{verdict: storage.VerdictControl, base: s.next}

@@ -57,9 +57,6 @@ func NewClosing(kind Kind, incarnation storage.Incarnation, number uint64, now t
 	return newClosing(kind, incarnation, number, now)
 }
 
-// Deletion is the number in it.
-func (b Batch) Deletion() uint64 { return b.deletion() }
-
 // Errors that travel, and are nobody's to match.
 var (
 	ErrPassed = errPassed
@@ -90,9 +87,6 @@ func (t Trace) Begin(ctx context.Context, op Operation) {
 	_, end := t.begin(ctx, op)
 	end(nil)
 }
-
-// LogStart is what a log start says.
-func (b Batch) LogStart() storage.LogStart { return b.logStart() }
 
 // UncheckedBatch is a view of at least a header's bytes.
 func UncheckedBatch(data []byte) Batch { return Batch{data} }

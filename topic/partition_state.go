@@ -56,7 +56,7 @@ func (s *partitionState) apply(index storage.Index, kind storage.EntryKind, data
 		s.closing.sealed = true
 		return decision{verdict: storage.VerdictControl, base: s.next}
 	case b.Kind() == KindLogStart:
-		return s.applyStart(b.logStart())
+		return s.applyStart(b.LogStart())
 	case b.Kind() == KindRetire, b.Kind() == KindRestore:
 		return s.applyClosing(b)
 	}

@@ -70,7 +70,7 @@ func (s *groupScan) frame(f *storage.FrameView) error {
 	verdict, base := f.Verdict, f.BaseOffset
 	var b topic.Batch
 	if s.replay != nil {
-		verdict, b, base = s.replay.apply(f.Kind, f.Payload)
+		verdict, b, base = s.replay.apply(f.Index, f.Kind, f.Payload)
 		if err := s.replay.check(f, verdict, base); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (s *groupScan) readTail() error {
 		default:
 			s.Entries++
 			s.JournalOnly++
-			if err := s.records(s.replay.apply(e.Kind, e.Data)); err != nil {
+			if err := s.records(s.replay.apply(e.Index, e.Kind, e.Data)); err != nil {
 				return fmt.Errorf("%s: entry %d, in the journal: %w", s.st.Dir, e.Index, err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -31,7 +32,15 @@ func TestInspect(t *testing.T) {
 	l := startLone(t)
 	l.do(t, "POST", "/topics/t", `{"partitions": 1}`)
 	line := strings.Repeat("x", 1000) + "\n"
-	for range 30 { // of 10 kB each: the journal goes on in another file now and then, and checkpoints follow
+	for i := range 30 { // of 10 kB each: the journal goes on in another file now and then, and checkpoints follow
+		if i == 20 { // entries that hold no records, and close and open the partition
+			require.Eventually(t, func() bool { // the cluster's version rises
+				code, _ := l.do(t, "DELETE", "/topics/t?grace=1h", "")
+				return code == 204
+			}, time.Minute, 10*time.Millisecond)
+			code, text := l.do(t, "POST", "/topics/t/undelete", "")
+			require.Equal(t, 200, code, text)
+		}
 		_, text := l.do(t, "POST", "/topics/t/records", strings.Repeat(line, 10))
 		require.Contains(t, text, "ok 10 0 ")
 	}

@@ -39,7 +39,7 @@ func TestReplay(t *testing.T) {
 		{storage.EntryNormal, []byte("not a batch"), storage.VerdictRefused, 2},
 		{storage.EntryNormal, batch(life, topic.ProducerBatch{ID: 5, First: 2}, 3), storage.VerdictData, 2},
 	} {
-		verdict, _, base := r.apply(c.kind, c.data)
+		verdict, _, base := r.apply(storage.Index(i+1), c.kind, c.data)
 		require.Equal(t, c.verdict, verdict, i)
 		require.Equal(t, c.base, base, i)
 	}
