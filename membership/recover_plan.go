@@ -348,6 +348,9 @@ func (p *RecoveryPlan) Of(nonce raftlog.Nonce) *PlannedNode {
 // Check refuses a plan that this build does not know or that was changed by hand
 // into one that contradicts itself. *RecoveryError.
 func (p *RecoveryPlan) Check() error {
+	if p == nil {
+		return refused(RefusedNothing, "there is no plan: PlanRecovery said why")
+	}
 	goOn := 0
 	for _, n := range p.Nodes {
 		if n.GoesOn {

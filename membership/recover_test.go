@@ -159,6 +159,7 @@ func TestRecoveriesThatAreRefused(t *testing.T) {
 		change(&p)
 		require.ErrorIs(t, p.Check(), raftlog.ErrRefused, name)
 	}
+	require.ErrorIs(t, (*RecoveryPlan)(nil).Check(), raftlog.ErrRefused)
 }
 
 // Property: R33 (red: Gone left out: the plan called it certain)
