@@ -87,10 +87,12 @@ func (s *server) stop(timeout time.Duration, signals <-chan os.Signal, log *zap.
 	if err := s.closeProducer(min(timeout/2, 3*time.Second)); err != nil {
 		log.Warn("some records were not answered", zap.Error(err))
 	}
+	handOver, enough := context.WithTimeout(ctx, timeout/2)
 	select {
 	case <-answered:
-	case <-ctx.Done():
+	case <-handOver.Done(): // who does not read, or waits for a quorum, gets no more than half of it
 	}
+	enough()
 	err := errors.Join(s.node.Close(ctx), s.http.Shutdown(ctx))
 	late := ctx.Err()
 	close(done)
