@@ -48,6 +48,7 @@ const proposalOverhead = 64
 type proposal struct {
 	group *Group
 	data  []byte
+	term  Term  // in which this replica has to lead; 0: in any
 	size  int64 // reserved in the budgets
 	done  func(Proposal)
 	err   error          // refused before it reached the loop
@@ -93,8 +94,13 @@ func (g *Group) Log() *storage.Log { return g.log }
 // *DiskFullError or ErrDiskStalled (Retry), and with *TooLargeError beyond MaxProposalBytes or ErrEmptyProposal
 // (Refused): nothing happened. After a leadership is lost what waited ends as
 // Unknown.
-func (g *Group) Propose(data []byte, done func(Proposal)) {
-	p := &proposal{group: g, data: data, done: done}
+func (g *Group) Propose(data []byte, done func(Proposal)) { g.ProposeIn(0, data, done) }
+
+// ProposeIn is Propose for what is right in one leadership of this replica only: in
+// any other term it ends with ErrLeadershipLost (Retry), and nothing happened. Term 0
+// is any.
+func (g *Group) ProposeIn(term Term, data []byte, done func(Proposal)) {
+	p := &proposal{group: g, data: data, term: term, done: done}
 	size := int64(len(data) + proposalOverhead)
 	p.err = checkSize(data)
 	if full := g.host.full.Load(); p.err == nil && full != nil && (g.essential == nil || !g.essential(data)) {

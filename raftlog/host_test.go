@@ -56,6 +56,31 @@ func TestOneNode(t *testing.T) {
 	})
 }
 
+// TestAProposalOfOneLeadership: it is taken in in its term alone.
+func TestAProposalOfOneLeadership(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := startCluster(t, 1, 1, 1)
+		defer c.stopAll()
+		c.must(1, "x")
+		g := c.nodes[0].groups[1]
+		in := func(term raftlog.Term) raftlog.Proposal {
+			done := make(chan raftlog.Proposal, 1)
+			g.ProposeIn(term, []byte("y"), func(p raftlog.Proposal) { done <- p })
+			return <-done
+		}
+		now := g.Status().Term
+		for _, term := range []raftlog.Term{now - 1, now + 1} {
+			p := in(term)
+			require.ErrorIs(t, p.Err, raftlog.ErrLeadershipLost)
+			require.Equal(t, raftlog.OutcomeRetry, raftlog.OutcomeOf(p.Err))
+		}
+		require.Len(t, c.nodes[0].ledgers[1].snapshot(), 1)
+		p := in(now)
+		require.NoError(t, p.Err)
+		require.Equal(t, now, p.Term)
+	})
+}
+
 func TestFollowerNamesTheLeader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := startCluster(t, 1, 3, 1)

@@ -306,6 +306,8 @@ func (l *loop) propose(p *proposal) {
 		p.end(Proposal{Err: Retry(ErrClosed)})
 	case p.full != nil && g.loop.core.isLeader():
 		p.end(Proposal{Err: p.full})
+	case p.term != 0 && p.term != g.loop.core.hard.Term && g.loop.core.isLeader():
+		p.end(Proposal{Err: Retry(ErrLeadershipLost)})
 	default:
 		g.loop.lastProposal++
 		g.loop.proposals[g.loop.lastProposal] = p
