@@ -182,7 +182,13 @@ func (f *Facts) leaving(k *Known, replaced bool) Next {
 	case k.Seat == SeatVoter && f.heir(k) != nil:
 		return Next{Step: StepWait, Reason: "its vote passes to the life that replaces it"}
 	}
-	return f.leave(k, true) // the floor was judged when it was marked
+	// The floor was judged when it was marked; nobody remembers whether it was forced.
+	// A vote that the mark counted on may take a while to come, under another leader.
+	next := f.leave(k, replaced)
+	if next.Blocked == BlockVoters { // nothing is to be waited for
+		return f.leave(k, true)
+	}
+	return next
 }
 
 // leave takes a member out of the configuration; a standby gets its vote in the
@@ -218,7 +224,13 @@ func (f *Facts) leave(k *Known, forced bool) Next {
 func (f *Facts) coming(after raftlog.ConfState) (n int) {
 	for _, r := range after.Learners {
 		k := f.byReplica(r)
-		if k != nil && f.alive(k) && !k.Liveness.Observer && !k.Liveness.Draining() && (k.Unreachable < 0 || k.Unreachable >= f.Rules.FailureMemory) {
+		if k == nil {
+			continue
+		}
+		if old := f.member(k.Liveness.Replaces); old != nil && old.Seat == SeatVoter {
+			continue // it takes that one's vote
+		}
+		if f.alive(k) && !k.Liveness.Observer && !k.Liveness.Draining() && (k.Unreachable < 0 || k.Unreachable >= f.Rules.FailureMemory) {
 			n++
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stelelog/stele/raftlog"
 )
 
-// Property: D1, D2, D3, D4 (red: partitions not awaited; no floor; an unanswered question taken for zero; the leader marked itself)
+// Property: D1, D2, D3, D4, J18 (red: partitions not awaited; no floor; an unanswered question taken for zero; the leader marked itself; the leave of a marked one always forced; never forced)
 func TestNextStep(t *testing.T) {
 	zero := Backlog{Known: true}
 	at := func(n, voters, leaver int, d metastore.Departure, change func(f *Facts, k *Known)) *Facts {
@@ -51,6 +51,12 @@ func TestNextStep(t *testing.T) {
 		{"a learner counts to no floor", 4, at(4, 3, 4, metastore.Drains, none), zero, StepMark, raftlog.Change{}, ""},
 		{"three voters and a standby, which takes the vote", 3, at(4, 3, 3, metastore.Leaves, none), zero, StepLeave,
 			raftlog.Change{Voters: []raftlog.ReplicaID{104}, Remove: []raftlog.ReplicaID{103}}, ""},
+		// the mark counted on a vote that does not come yet
+		{"a standby, of a new leader", 3, at(4, 3, 3, metastore.Leaves, func(f *Facts, _ *Known) { f.LedFor = 0 }), zero, StepWait, raftlog.Change{}, "about to get its vote"},
+		{"a standby that does not ask", 3, at(4, 3, 3, metastore.Leaves, func(f *Facts, _ *Known) { f.Members[3].Abstains = true }), zero, StepWait, raftlog.Change{}, "about to get its vote"},
+		{"a standby that died since the mark", 3, at(4, 3, 3, metastore.Leaves, func(f *Facts, _ *Known) { dead(&f.Members[3]) }), zero, StepLeave, leave(3), ""},
+		{"a learner that takes another one's vote", 3, at(4, 3, 3, metastore.Leaves, func(f *Facts, _ *Known) { f.Members[3].Liveness.Replaces = 2 }), zero, StepLeave, leave(3), ""},
+		{"none was there: it was forced", 3, at(3, 3, 3, metastore.Leaves, none), zero, StepLeave, leave(3), ""},
 		{"another one is leaving", 4, at(4, 4, 4, metastore.Drains, func(f *Facts, _ *Known) { f.Members[2].Liveness.Departure = metastore.Leaves }), zero, StepWait, raftlog.Change{}, "2 voters would be left"},
 		{"two at once of five", 5, at(5, 5, 5, metastore.Drains, func(f *Facts, _ *Known) { f.Members[3].Liveness.Departure = metastore.Leaves }), zero, StepMark, raftlog.Change{}, ""},
 		{"the last voter, forced", 1, at(1, 1, 1, metastore.DrainsForced, none), zero, StepWait, raftlog.Change{}, "last voter"},
