@@ -225,6 +225,18 @@ func (h *house) SetDeparture(_ context.Context, node raftlog.NodeID, nonce raftl
 	return h.change(func() error { return h.departLocked(node, nonce, d) })
 }
 
+func (h *house) MarkLeaving(_ context.Context, node raftlog.NodeID, nonce raftlog.Nonce, of metastore.Judged) error {
+	return h.change(func() error {
+		if of.Term != h.term {
+			return raftlog.Retry(raftlog.ErrLeadershipLost)
+		}
+		if of.Departures != h.departures {
+			return metastore.ErrStale
+		}
+		return h.departLocked(node, nonce, metastore.Leaves)
+	})
+}
+
 func (w *town) departLocked(node raftlog.NodeID, nonce raftlog.Nonce, d metastore.Departure) error {
 	m := w.memberLocked(node)
 	switch {

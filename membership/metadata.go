@@ -26,6 +26,7 @@ type Metadata interface {
 	RecordHeartbeats(context.Context, []metastore.Heartbeat) ([]error, error)
 	MarkDead(context.Context, []metastore.DeadMark) ([]error, error)
 	SetDeparture(context.Context, raftlog.NodeID, raftlog.Nonce, metastore.Departure) error
+	MarkLeaving(context.Context, raftlog.NodeID, raftlog.Nonce, metastore.Judged) error
 	RemoveMember(context.Context, raftlog.NodeID) error
 	SetVersion(context.Context, uint64) error
 }

@@ -310,6 +310,7 @@ func (s *Steward) seeOff(ctx context.Context, f *Facts) {
 		departures := s.cfg.Meta.Departures()
 		s.mu.Lock()
 		b := s.mu.tenure.backlogOf(k, departures)
+		of := metastore.Judged{Term: s.mu.tenure.termOf(), Departures: departures}
 		s.mu.Unlock()
 		n := NextStep(f, k.Node, b)
 		if n.Step == StepNone {
@@ -321,21 +322,22 @@ func (s *Steward) seeOff(ctx context.Context, f *Facts) {
 			}
 		}
 		s.note(k, n)
-		if s.take(ctx, k, n, b) {
+		if s.take(ctx, k, n, b, of) {
 			s.wake() // there may be more to do at once
 			return   // on other facts
 		}
 	}
 }
 
-// take does a step, and reports whether that changed anything.
-func (s *Steward) take(ctx context.Context, k *Known, n Next, b Backlog) bool {
+// take does a step, and reports whether that changed anything. of is what it was
+// judged of.
+func (s *Steward) take(ctx context.Context, k *Known, n Next, b Backlog, of metastore.Judged) bool {
 	var err error
 	switch n.Step {
 	case StepDrain:
 		err = s.cfg.Meta.SetDeparture(ctx, k.Node, k.Nonce, metastore.Drains)
 	case StepMark:
-		err = s.cfg.Meta.SetDeparture(ctx, k.Node, k.Nonce, metastore.Leaves)
+		err = s.cfg.Meta.MarkLeaving(ctx, k.Node, k.Nonce, of)
 	case StepTransfer:
 		err = s.cfg.Group.Resign(ctx, s.successors(k)...)
 	case StepLeave:

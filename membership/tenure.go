@@ -59,6 +59,14 @@ func newTenure(term raftlog.Term) *tenure {
 	}
 }
 
+// termOf is the term of a leadership, 0: there is none.
+func (t *tenure) termOf() raftlog.Term {
+	if t == nil {
+		return 0
+	}
+	return t.term
+}
+
 // begin: the barrier of this leadership passed.
 func (t *tenure) begin(now time.Duration) {
 	if !t.begun {

@@ -302,6 +302,7 @@ type fakeNode struct {
 	results map[raftlog.Index]raftlog.Result
 	hold    bool          // applies nothing
 	early   bool          // a read is answered before its index is applied
+	late    bool          // a proposal is answered when it is applied, also while nothing is
 	role    raftlog.Role  // 0: what the cluster says
 	failed  error         // why the group takes no part any more
 	lose    int           // proposals to lose: unknown outcome
@@ -475,11 +476,11 @@ func (n *fakeNode) UpdatePeers(peers map[raftlog.ReplicaID]raftlog.NodeID) {
 	n.peers = peers
 }
 
-func (n *fakeNode) Propose(data []byte, done func(raftlog.Proposal)) {
-	go func() { done(n.proposed(data)) }()
+func (n *fakeNode) ProposeIn(term raftlog.Term, data []byte, done func(raftlog.Proposal)) {
+	go func() { done(n.proposed(term, data)) }()
 }
 
-func (n *fakeNode) proposed(data []byte) raftlog.Proposal {
+func (n *fakeNode) proposed(term raftlog.Term, data []byte) raftlog.Proposal {
 	c := n.cluster
 	n.mu.Lock()
 	lose, drop := n.lose > 0, n.drop > 0
@@ -498,6 +499,10 @@ func (n *fakeNode) proposed(data []byte) raftlog.Proposal {
 		}
 		return raftlog.Proposal{Err: err}
 	}
+	if term != 0 && term != c.term {
+		defer c.mu.Unlock()
+		return raftlog.Proposal{Err: raftlog.Retry(raftlog.ErrLeadershipLost)}
+	}
 	if drop && !lose {
 		defer c.mu.Unlock()
 		return raftlog.Proposal{Err: raftlog.Retry(raftlog.ErrOverloaded)}
@@ -510,6 +515,12 @@ func (n *fakeNode) proposed(data []byte) raftlog.Proposal {
 		return raftlog.Proposal{Err: raftlog.Unknown(err)}
 	}
 	n.mu.Lock()
+	for n.late && n.applied < e.Index {
+		moved := n.moved
+		n.mu.Unlock()
+		<-moved
+		n.mu.Lock()
+	}
 	p := raftlog.Proposal{Index: e.Index, Term: e.Term, Result: n.results[e.Index]}
 	n.mu.Unlock()
 	for _, o := range others {

@@ -9,7 +9,7 @@ import (
 
 // group is what the metadata needs of its raft group.
 type group interface {
-	Propose(data []byte, done func(raftlog.Proposal))
+	ProposeIn(term raftlog.Term, data []byte, done func(raftlog.Proposal))
 	ReadIndex(ctx context.Context) (raftlog.Index, error)
 	Status() raftlog.Status
 	UpdatePeers(map[raftlog.ReplicaID]raftlog.NodeID)
@@ -26,8 +26,8 @@ type opening struct{ group }
 
 func (o *openedGroup) set(g group) { o.now.Store(&opening{g}) }
 
-func (o *openedGroup) Propose(data []byte, done func(raftlog.Proposal)) {
-	o.now.Load().Propose(data, done)
+func (o *openedGroup) ProposeIn(term raftlog.Term, data []byte, done func(raftlog.Proposal)) {
+	o.now.Load().ProposeIn(term, data, done)
 }
 
 func (o *openedGroup) ReadIndex(ctx context.Context) (raftlog.Index, error) {

@@ -64,16 +64,16 @@ func (s *Store) leadEach(ctx context.Context, c command) ([]error, error) {
 	return each, nil
 }
 
-// SetDeparture moves a member on its way out of the cluster, or back. It is nil
-// if the member is there already.
+// SetDeparture moves a member on its way out of the cluster, or back: to Stays,
+// Drains or DrainsForced. It is nil if the member is there already. For Leaves see
+// MarkLeaving.
 //
-// Leaves has to be set before a change that takes the member's replica out of
-// the metadata group is proposed, and before RemoveMember: from then on it cannot
-// be taken back, so that no such change meets a member that stays.
-//
-// ErrMemberLeaving; ErrNotDraining for Leaves; *RemovedError; ErrMemberNotFound
-// if no member has the node id and the nonce.
+// ErrMemberLeaving; *RemovedError; ErrMemberNotFound if no member has the node id and
+// the nonce; *InvalidError.
 func (s *Store) SetDeparture(ctx context.Context, node raftlog.NodeID, nonce raftlog.Nonce, d Departure) error {
+	if d > DrainsForced {
+		return invalid("Departure", uint8(d), "%d to %d", Stays, DrainsForced)
+	}
 	_, err := s.propose(ctx, setDeparture{node, nonce, d})
 	return err
 }

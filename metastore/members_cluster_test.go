@@ -43,9 +43,9 @@ func TestARemovalOutlivesItsLeader(t *testing.T) {
 		life := metastore.Admission{Name: "node-4", Nonce: raftlog.Nonce{4}, Addr: "node-4:1", Newest: metastore.NewestCommand}
 		m, err := first.meta.Admit(t.Context(), life)
 		require.NoError(t, err)
-		for _, d := range []metastore.Departure{metastore.Drains, metastore.Leaves} {
-			require.NoError(t, first.meta.SetDeparture(t.Context(), m.Node, m.Nonce, d))
-		}
+		require.NoError(t, first.meta.SetDeparture(t.Context(), m.Node, m.Nonce, metastore.Drains))
+		judged := metastore.Judged{Term: first.meta.GroupStatus().Term, Departures: first.meta.Departures()}
+		require.NoError(t, first.meta.MarkLeaving(t.Context(), m.Node, m.Nonce, judged))
 		require.NoError(t, first.meta.RemoveMember(t.Context(), m.Node))
 		c.crash(first.id, simfs.Strict)
 		for range 2 { // without it, and with it

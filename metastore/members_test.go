@@ -250,7 +250,8 @@ func TestTheGroupFollowsTheMembers(t *testing.T) {
 		departures := s.Departures()
 		require.NoError(t, s.SetDeparture(t.Context(), 4, m.Nonce, DrainsForced))
 		require.NoError(t, s.SetDeparture(t.Context(), 4, m.Nonce, DrainsForced))
-		require.NoError(t, s.SetDeparture(t.Context(), 4, m.Nonce, Leaves))
+		lead := c.nodes[1].store
+		require.NoError(t, lead.MarkLeaving(t.Context(), 4, m.Nonce, Judged{lead.GroupStatus().Term, lead.Departures()}))
 		require.NoError(t, s.RemoveMember(t.Context(), 4))
 		require.NoError(t, s.RemoveMember(t.Context(), 4))
 		requirePeers(map[raftlog.ReplicaID]raftlog.NodeID{11: 1, 12: 2, 13: 3})

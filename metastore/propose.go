@@ -295,7 +295,17 @@ func whyEnded(ctx context.Context, err error) error {
 // proposeHere proposes to this node's raft group.
 func (s *Store) proposeHere(ctx context.Context, data []byte) answer {
 	done := make(chan raftlog.Proposal, 1)
-	s.group.Propose(data, func(p raftlog.Proposal) { done <- p })
+	end := func(p raftlog.Proposal) { done <- p }
+	if isDeparture(data) {
+		s.departing.propose(&s.group, data, end)
+	} else {
+		s.group.ProposeIn(0, data, end)
+	}
+	return s.outcome(ctx, done)
+}
+
+// outcome waits for what becomes of a proposal.
+func (s *Store) outcome(ctx context.Context, done <-chan raftlog.Proposal) answer {
 	select {
 	case p := <-done:
 		if p.Err != nil {
@@ -322,6 +332,11 @@ func (s *Store) lead(ctx context.Context, c command) (any, error) {
 
 // leadOnce does it, whatever the cluster's version, and says where it was applied.
 func (s *Store) leadOnce(ctx context.Context, c command) answer {
+	return s.leadBy(ctx, c, s.proposeHere)
+}
+
+// leadBy does it in a way of its own.
+func (s *Store) leadBy(ctx context.Context, c command, propose func(context.Context, []byte) answer) answer {
 	if err := c.check(); err != nil {
 		return answer{err: err}
 	}
@@ -330,7 +345,7 @@ func (s *Store) leadOnce(ctx context.Context, c command) answer {
 	}
 	bounded, cancel := withTimeout(ctx, s.config.Clock, s.config.ProposeTimeout)
 	defer cancel()
-	a := s.proposeHere(bounded, encodeCommand(c))
+	a := propose(bounded, encodeCommand(c))
 	s.noteSession(bounded, a)
 	if a.err != nil && raftlog.OutcomeOf(a.err) == raftlog.OutcomeUnknown {
 		a.err = s.ended(ctx, a.err)
@@ -375,6 +390,9 @@ func (s *Store) HandleCall(ctx context.Context, from raftlog.NodeID, method stri
 	}
 	if err == nil && (c.kind() == typeHashState || c.kind() == typeStateAgreed) {
 		err = raftlog.Refused(errors.New("metastore: who leads compares states by itself"))
+	}
+	if d, ok := c.(setDeparture); ok && err == nil && d.Departure == Leaves {
+		err = raftlog.Refused(errors.New("metastore: who leads marks members leaving by itself"))
 	}
 	if err != nil {
 		return encodeAnswer(answer{err: err}), nil

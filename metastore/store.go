@@ -25,6 +25,7 @@ type Store struct {
 	kick      chan struct{}       // of the gate
 	behind    chan raftlog.NodeID // a leader that has a snapshot for this replica
 	confirms  confirmCounters
+	departing departing
 
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when the store is closed
