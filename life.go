@@ -171,28 +171,54 @@ func (g metaGroup) TransferLeadership(ctx context.Context, to raftlog.ReplicaID)
 // backlog says whether this node knows that it is draining, and how many
 // bytes of records it accepted before that and has not answered.
 func (p *parts) backlog(self raftlog.NodeID) func() (draining bool, count uint64) {
-	return func() (bool, uint64) {
-		m, ok := p.meta.Member(self)
-		if !ok || !m.Liveness.Draining() {
-			return false, 0
-		}
-		return true, p.topics.Drain()
+	return func() (bool, uint64) { return p.door.backlog(p.meta, p.topics, self) }
+}
+
+// door is that of the producers. What it is to be is read, and done, as one: what was
+// read before a departure must not open or close it after (D1).
+type door struct{ mu sync.Mutex }
+
+type doorMembers interface {
+	Member(NodeID) (metastore.Member, bool)
+}
+
+type doorTopics interface {
+	Drain() uint64
+	Undrain()
+}
+
+// backlog closes the door of a node that drains, and says how many bytes of records
+// came through it and are not answered.
+func (d *door) backlog(members doorMembers, topics doorTopics, self NodeID) (draining bool, bytes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, ok := members.Member(self)
+	if !ok || !m.Liveness.Draining() {
+		return false, 0
+	}
+	return true, topics.Drain()
+}
+
+// follow opens the door of a node that stays.
+func (d *door) follow(members doorMembers, topics doorTopics, self NodeID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m, ok := members.Member(self); ok && !m.Liveness.Draining() {
+		topics.Undrain() // taken back, if it was
 	}
 }
 
 // followMembers keeps the roster, and the producers' door open while the node
 // stays, until ctx ends.
 func (n *Node) followMembers(ctx context.Context, p *parts, self NodeID) error {
-	meta, topics := p.meta, p.topics
+	meta := p.meta
 	for {
 		_, changed := meta.Watch()
 		if members := meta.Members(); len(members) > 0 {
 			n.net.roster.Load().agreed(members)
 			n.findWay(meta.Recoveries())
 		}
-		if m, ok := meta.Member(self); ok && !m.Liveness.Draining() {
-			topics.Undrain() // taken back, if it was
-		}
+		p.door.follow(meta, p.topics, self)
 		select {
 		case <-changed:
 		case <-ctx.Done():

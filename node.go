@@ -67,6 +67,7 @@ type parts struct {
 	steward *membership.Steward
 	orders  *membership.Orders
 	drains  drains
+	door    door
 }
 
 // failure is why the parts stopped, or nil.
