@@ -88,7 +88,7 @@ package metastore
 //	'r' node(u64)              removed        1 nonce:id name:str
 //	's' key                    setting        value
 //	't' incarnation            topic          1 state(1) name:str config
-//	                                          2 state(1) name:str config number stamp until
+//	                                          2 state(1) name:str config number first stamp until
 //	                                          states: 1 active, 2 deleting, 3 deleted; 4 retiring, 5 retired and
 //	                                          6 restoring in 2 only, which is from the first deletion with a grace on
 //	'v'                        moves          how many are under way; none: 0

@@ -82,7 +82,7 @@ func movedPartition() Partition {
 func goldenAnswers() []answer {
 	topic := &Topic{"orders", inc(7), TopicActive, TopicConfig{Partitions: 2, Replicas: 1, MaxBatchBytes: 1 << 20, MaxRecordBytes: MaxRecordBytes}, []Partition{{Index: 0, Group: 2, Replicas: []Assignment{{14, 1}}}, {Index: 1, Group: 3, Replicas: []Assignment{{15, 2}}}}, Deletion{}}
 	retired := *topic
-	retired.State, retired.Deletion = TopicRetired, Deletion{300, 1000, 61_000}
+	retired.State, retired.Deletion = TopicRetired, Deletion{300, 298, 1000, 61_000}
 	return []answer{
 		{index: 5},
 		{index: 6, value: topic},
@@ -227,7 +227,7 @@ func goldenStateOfTwo(t *testing.T) memView {
 func goldenStateOfThree(t *testing.T) memView {
 	v := goldenState(t)
 	v.do(t, setVersion{3}, createTopic{inc(3), "back", TopicConfig{}}, createTopic{inc(4), "ends", TopicConfig{}},
-		retireTopic{inc(1), 1, 1000, 61_000}, stepTopic{inc(1), 1, TopicRetired, 0},
+		retireTopic{inc(1), 1, 1000, 61_000}, stepTopic{inc(1), 1, TopicRetired, 0}, retireTopic{inc(1), 2, 2000, 62_000},
 		retireTopic{inc(3), 1, 1000, 61_000}, stepTopic{inc(3), 1, TopicRestoring, 0}, stepTopic{inc(3), 1, TopicActive, 0},
 		retireTopic{inc(4), 1, 1000, 61_000}, stepTopic{inc(4), 1, TopicDeleting, 61_000})
 	return v
@@ -363,7 +363,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(byte(6), append([]byte{recordVersion, 7}, huge...))
 	f.Add(byte(3), encodeMember(testGenesis(1).Members[0]))
 	f.Add(byte(5), topicHead{TopicActive, "orders", TopicConfig{1, 2, 3, 1 << 10, Retention{time.Hour, 9}}, Deletion{}}.encode())
-	f.Add(byte(5), topicHead{TopicRetired, "orders", TopicConfig{Partitions: 1}, Deletion{300, 1000, 61_000}}.encode())
+	f.Add(byte(5), topicHead{TopicRetired, "orders", TopicConfig{Partitions: 1}, Deletion{300, 298, 1000, 61_000}}.encode())
 	f.Add(byte(8), namedProducer{producer{9, 2}, [16]byte{7}}.encode())
 	f.Add(byte(6), appendPartition(nil, Partition{Index: 0, Group: 7, Replicas: []Assignment{{1, 2}}}))
 	f.Add(byte(6), appendPartition(nil, movedPartition()))

@@ -39,8 +39,8 @@ import (
 //  9. Liveness and load are of members.
 //
 //  10. A topic that is retiring, retired or restoring has a deletion, with a grace
-//     that ends when it was asked for or later; one that is active has none of which
-//     it was not brought back. No deletion is of an epoch to come.
+//     that ends when it was asked for or later, and a first one of the same epoch, or
+//     is that itself; one that is active has none of which it was not brought back. No deletion is of an epoch to come.
 //
 // 11. What came with a later version is in no state of an earlier one.
 func checkInvariants(v view) error {
@@ -180,8 +180,12 @@ func (c *checker) deletion(t *Topic, catalog *catalog) {
 		if d.Number == 0 || d.Until <= d.At {
 			c.tx.fail(damaged("topic %q is %v, with a grace from %d to %d", t.Name, t.State, d.At, d.Until))
 		}
+		last, n := splitID(d.Number)
+		if epoch, first := splitID(d.First); epoch != last || first == 0 || first > n {
+			c.tx.fail(damaged("topic %q is %v by deletion %#x, and closed for %#x", t.Name, t.State, d.Number, d.First))
+		}
 	case TopicActive:
-		if d.At != 0 || d.Until != 0 {
+		if d.First != 0 || d.At != 0 || d.Until != 0 {
 			c.tx.fail(damaged("topic %q is %v and keeps a grace", t.Name, t.State))
 		}
 	}

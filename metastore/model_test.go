@@ -388,8 +388,11 @@ func (m *model) retire(c retireTopic, got any) (any, error) {
 		return nil, ErrTopicDeleting
 	case is && c.Number == topic.deletion.Number:
 		topic.deletion.Until = max(topic.deletion.Until, c.Until)
+	case is && c.Number == topic.deletion.Number+1:
+		topic.deletion.Number++
+		topic.deletion.Until = max(topic.deletion.Until, c.Until)
 	case !is && c.Number == topic.deletion.Number+1:
-		topic.state, topic.deletion = TopicRetiring, Deletion{c.Number, c.At, c.Until}
+		topic.state, topic.deletion = TopicRetiring, Deletion{c.Number, c.Number, c.At, c.Until}
 	default:
 		return nil, ErrStale
 	}
@@ -411,7 +414,7 @@ func (m *model) stepTopic(c stepTopic) error {
 		return ErrTopicNotFound
 	case topic.state == TopicDeleting && c.To != TopicDeleting:
 		return ErrTopicDeleting
-	case c.Number != topic.deletion.Number || c.Number == 0:
+	case c.Number == 0, c.To != TopicRetired && c.Number != topic.deletion.Number, c.To == TopicRetired && c.Number != topic.deletion.First:
 		return ErrStale
 	case topic.state == c.To, topic.state == TopicActive && c.To == TopicRestoring:
 		return nil
@@ -420,7 +423,7 @@ func (m *model) stepTopic(c stepTopic) error {
 	}
 	topic.state = c.To
 	if c.To == TopicActive {
-		topic.deletion.At, topic.deletion.Until = 0, 0
+		topic.deletion = Deletion{Number: c.Number}
 	}
 	return nil
 }

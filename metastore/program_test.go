@@ -80,7 +80,7 @@ func (p *program) partition(moved bool) (raftlog.Incarnation, Partition) {
 
 // deletion draws a topic, mostly one that is on its way between active and deleted
 // if there is one, and the number of its last deletion.
-func (p *program) deletion() (raftlog.Incarnation, uint64) {
+func (p *program) deletion() (raftlog.Incarnation, Deletion) {
 	i := p.incarnation()
 	for n := range 9 {
 		topic := p.model.topics[inc(n+1)]
@@ -90,9 +90,9 @@ func (p *program) deletion() (raftlog.Incarnation, uint64) {
 		}
 	}
 	if topic := p.model.topics[i]; topic != nil {
-		return i, topic.deletion.Number
+		return i, topic.deletion
 	}
-	return i, 0
+	return i, Deletion{}
 }
 
 func (p *program) incarnation() raftlog.Incarnation {
@@ -117,12 +117,15 @@ func (p *program) draw(kind CommandType) command {
 		i, _ := p.partition(true)
 		return topicDeleted{i}
 	case typeRetireTopic:
-		i, number := p.deletion()
+		i, last := p.deletion()
 		at := Stamp(rapid.IntRange(0, 50).Draw(p.T, "stamp"))
-		return retireTopic{i, number + p.off(), at, at + Stamp(rapid.IntRange(1000, 1010).Draw(p.T, "grace"))}
+		return retireTopic{i, last.Number + rapid.SampledFrom([]uint64{1, 1, 0, 2}).Draw(p.T, "further"), at, at + Stamp(rapid.IntRange(1000, 1010).Draw(p.T, "grace"))}
 	case typeStepTopic:
-		i, number := p.deletion()
-		c := stepTopic{i, number + p.off(), rapid.SampledFrom([]TopicState{TopicRetired, TopicRetired, TopicRestoring, TopicActive, TopicActive, TopicDeleting}).Draw(p.T, "to"), 0}
+		i, last := p.deletion()
+		c := stepTopic{i, last.Number + p.off(), rapid.SampledFrom([]TopicState{TopicRetired, TopicRetired, TopicRestoring, TopicActive, TopicActive, TopicDeleting}).Draw(p.T, "to"), 0}
+		if c.To == TopicRetired && p.off() == 0 {
+			c.Number = last.First
+		}
 		if c.To == TopicDeleting {
 			c.Now = Stamp(rapid.IntRange(1000, 1100).Draw(p.T, "now"))
 		}

@@ -220,7 +220,7 @@ func (t topicHead) encode() []byte {
 	if t.Deletion.Number == 0 {
 		return appendTopicHead([]byte{1}, t)
 	}
-	b := appendUint(appendTopicHead([]byte{2}, t), t.Deletion.Number)
+	b := appendUint(appendUint(appendTopicHead([]byte{2}, t), t.Deletion.Number), t.Deletion.First)
 	return appendUint(appendUint(b, uint64(t.Deletion.At)), uint64(t.Deletion.Until))
 }
 
@@ -228,7 +228,7 @@ func (d *decoder) topicRecord() (t topicHead) {
 	version := d.versionUpTo(topicVersion)
 	t = d.topicHead()
 	if version == 2 {
-		if t.Deletion = (Deletion{d.uint(), Stamp(d.uint()), Stamp(d.uint())}); t.Deletion.Number == 0 {
+		if t.Deletion = (Deletion{d.uint(), d.uint(), Stamp(d.uint()), Stamp(d.uint())}); t.Deletion.Number == 0 {
 			d.fail("a topic of version 2 that was never deleted")
 		}
 	} else if t.State > TopicDeleted {

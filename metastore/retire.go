@@ -26,7 +26,12 @@ import (
 // Each deletion with a grace has a number, which rises along the topic's life, and
 // all that follows names it: so of what was proposed for one deletion nothing
 // happens to a topic that was brought back since, and deleted again, or not. What
-// closes and opens the partitions carries the number too (package topic).
+// closes and opens the partitions carries the number too (package topic). A topic that
+// is retiring or retired gets the next number when it is deleted once more: somebody may
+// have asked for it to be brought back, by the number of before, and not know what came
+// of it, and that may come late. What closes its partitions does not follow: all that
+// the topic is closed for from when it was retiring is one, and has the first of these
+// numbers. So whoever closes them gets done, however often the deletion is asked for.
 //
 // Whether a topic is brought back or purged is decided by the order of these
 // commands alone: each leads out of the state that the other one needs.
@@ -51,8 +56,8 @@ import (
 // deletion d stand in the metadata that go on, of which that is an earlier state, or a
 // state that a recovery has cut off.
 //
-//  1. d came later, in epoch e: then its number follows the topic's, and one of epoch e
-//     is above n, which is the topic's number, or 0 of epoch e.
+//  1. d came later, in epoch e: then its first number follows the topic's, and one of
+//     epoch e is above n, which is the topic's number, or 0 of epoch e.
 //  2. d came later, or goes on, in a later epoch: then it is above all of epoch e.
 //  3. d came earlier: then it was taken back where n was read. In the metadata that go
 //     on it stands if what took it back was lost, and until the recovery there is
@@ -76,6 +81,10 @@ type Deletion struct {
 	// deletion is asked for of a topic that is retired, and with a forced recovery; and
 	// stays when the topic is brought back. 0: there was none.
 	Number uint64
+	// First is the number for which the partitions are closed: Number as it was when the
+	// topic became retiring, or when a forced recovery gave it another one. 0 if it is
+	// active.
+	First uint64
 	// At is when it was asked for, by the clock of the node that was asked; Until is
 	// when the grace ends. Both are 0 of a topic that was brought back.
 	At, Until Stamp
@@ -129,8 +138,10 @@ func (d *decoder) retireTopic() retireTopic {
 // names one that has passed. Of a topic that is retired already the grace ends at the
 // later of the two moments, so that nobody takes back what an earlier call promised;
 // and it gets the number, so that what was asked before to bring the topic back, and
-// comes late, names a deletion that has passed. Its partitions stay as they are: they
-// are closed, or are being closed, for a lower number, which nobody opens any more.
+// comes late, names a deletion that has passed. Of that nothing is to be seen in the
+// state: so it gets the number always. Its partitions stay as they are: they are closed,
+// or are being closed, for First. Nobody opens them for that, or a number that came
+// after it: none was taken back, since the topic was neither restoring nor active.
 func (c retireTopic) apply(t *tx) (any, error) {
 	head, ok := t.topic(c.Incarnation)
 	if !ok {
@@ -143,9 +154,9 @@ func (c retireTopic) apply(t *tx) (any, error) {
 	case c.Number != nextDeletion(last.Number, t.cluster().Epoch) && !(retired && c.Number == last.Number):
 		return nil, staleDeletion(head, c.Number)
 	case retired:
-		head.Deletion = Deletion{c.Number, last.At, max(last.Until, c.Until)}
+		head.Deletion = Deletion{c.Number, last.First, last.At, max(last.Until, c.Until)}
 	default:
-		head.State, head.Deletion = TopicRetiring, Deletion{c.Number, c.At, c.Until}
+		head.State, head.Deletion = TopicRetiring, Deletion{c.Number, c.Number, c.At, c.Until}
 	}
 	t.putHead(c.Incarnation, head)
 	return again(t, createTopic{Incarnation: c.Incarnation, Name: head.Name}, head)
@@ -164,7 +175,7 @@ func (t *tx) putHead(i raftlog.Incarnation, head topicHead) {
 // stepTopic leads a topic that was deleted with a grace to another state.
 type stepTopic struct {
 	Incarnation raftlog.Incarnation
-	Number      uint64 // of the deletion
+	Number      uint64 // of the deletion; its First, if To is TopicRetired
 	To          TopicState
 	Now         Stamp // by the clock of the leader that proposed it, if To is TopicDeleting; else 0
 }
@@ -205,10 +216,14 @@ func (c stepTopic) apply(t *tx) (any, error) {
 	if head.State == TopicDeleting && c.To != TopicDeleting {
 		return nil, named(ErrTopicDeleting, head.Name)
 	}
-	if head.Deletion.Number != c.Number || c.Number == 0 {
+	from, d := head.State, head.Deletion
+	number := d.Number
+	if c.To == TopicRetired {
+		number = d.First
+	}
+	if number != c.Number || c.Number == 0 {
 		return nil, staleDeletion(head, c.Number)
 	}
-	from, d := head.State, head.Deletion
 	switch {
 	case from == c.To, from == TopicActive && c.To == TopicRestoring:
 		return nil, nil
@@ -241,7 +256,8 @@ func (c recovery) settleDeletions(t *tx) error {
 		default:
 			return nil
 		}
-		head.Deletion.Number = nextDeletion(head.Deletion.Number, c.Epoch)
+		number := nextDeletion(head.Deletion.Number, c.Epoch)
+		head.Deletion.Number, head.Deletion.First = number, number
 		t.putHead([16]byte(key[1:]), head)
 		return nil
 	})
@@ -327,9 +343,9 @@ func (s *Store) MayRetire(grace time.Duration) error {
 
 // RetireTopic begins a deletion with a grace, which is counted from at: 1 s to 10
 // years. t is what was found of the topic. The one that it returns has the number of
-// the deletion, by which its partitions are to be closed. A topic that is retired
-// already gets the number, and its grace ends at the later of the two moments. It may
-// be repeated.
+// the deletion, and First, by which its partitions are to be closed. A topic that is
+// retired already gets the number, and its grace ends at the later of the two moments.
+// It may be repeated.
 //
 // ErrTopicNotFound, ErrTopicDeleting; ErrStale if the topic was deleted or brought
 // back since; *InvalidError; *ClusterVersionError before version 3.
@@ -350,10 +366,11 @@ func (s *Store) RetireTopic(ctx context.Context, t *Topic, at time.Time, grace t
 	return *got, nil
 }
 
-// SetTopicRetired says that all partitions were closed by that deletion. It may be
-// repeated. Errors as of RetireTopic; ErrStale once the topic is brought back.
-func (s *Store) SetTopicRetired(ctx context.Context, i raftlog.Incarnation, number uint64) error {
-	_, err := s.propose(ctx, stepTopic{i, number, TopicRetired, 0})
+// SetTopicRetired says that all partitions were closed for a deletion, which is the
+// First of those since the topic is retiring. It may be repeated. Errors as of
+// RetireTopic; ErrStale once the topic is brought back.
+func (s *Store) SetTopicRetired(ctx context.Context, i raftlog.Incarnation, first uint64) error {
+	_, err := s.propose(ctx, stepTopic{i, first, TopicRetired, 0})
 	return err
 }
 

@@ -56,7 +56,7 @@ func (f *forked) head() topicHead {
 func (f *forked) orders() (all []order) {
 	head := f.head()
 	if head.State == TopicRetiring {
-		all = append(all, order{true, head.Deletion.Number})
+		all = append(all, order{true, head.Deletion.First})
 	}
 	if n := takenBack(head.State, head.Deletion.Number, f.epoch); n > 0 {
 		all = append(all, order{false, n})
@@ -115,8 +115,8 @@ func TestNoDeletionThatStandsIsOpened(t *testing.T) {
 			case 0, 1, 2:
 				f.step(retireTopic{inc(1), nextDeletion(n, f.epoch), 1000, 61_000})
 			case 3, 4:
-				if head.State == TopicRetiring && f.entry(order{true, n}) {
-					f.step(stepTopic{inc(1), n, TopicRetired, 0})
+				if first := head.Deletion.First; head.State == TopicRetiring && f.entry(order{true, first}) {
+					f.step(stepTopic{inc(1), first, TopicRetired, 0})
 				}
 			case 5:
 				f.step(stepTopic{inc(1), n, TopicRestoring, 0})

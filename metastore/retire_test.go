@@ -113,6 +113,33 @@ func TestTopicsAreRetiredAndBroughtBack(t *testing.T) {
 	}
 }
 
+// Property: I11, P9 (red: a topic was retired only for the number of its last deletion; the number that it is closed for followed the last deletion, or stayed when it was brought back, or recovered)
+//
+// A topic is deleted again and again while it is being closed: who closes it for the
+// first of these deletions gets done. What was asked before to bring it back is passed,
+// and so is what closed it once it was brought back, or recovered.
+func TestATopicThatIsDeletedAgainIsClosedForTheFirst(t *testing.T) {
+	v := retiredState(t, TopicRetiring)
+	for n := uint64(2); n < 5; n++ {
+		v.do(t, retireTopic{inc(1), n, 2000, 62_000})
+		require.ErrorIs(t, v.refuses(t, stepTopic{inc(1), n, TopicRetired, 0}), ErrStale, "none is closed for that")
+		require.ErrorIs(t, v.refuses(t, stepTopic{inc(1), n - 1, TopicRestoring, 0}), ErrStale)
+	}
+	v.do(t, stepTopic{inc(1), 1, TopicRetired, 0})
+	head := func() topicHead { h, _ := newTx(v).topic(inc(1)); return h }
+	require.Equal(t, TopicRetired, head().State)
+	require.Equal(t, Deletion{4, 1, 1000, 62_000}, head().Deletion)
+	require.ErrorIs(t, v.refuses(t, stepTopic{inc(1), 1, TopicRestoring, 0}), ErrStale)
+	v.do(t, stepTopic{inc(1), 4, TopicRestoring, 0}, retireTopic{inc(1), 5, 3000, 63_000})
+	require.Equal(t, Deletion{5, 5, 3000, 63_000}, head().Deletion)
+	require.ErrorIs(t, v.refuses(t, stepTopic{inc(1), 1, TopicRetired, 0}), ErrStale)
+	v.do(t, stepTopic{inc(1), 5, TopicRestoring, 0}, stepTopic{inc(1), 5, TopicActive, 0})
+	require.Equal(t, Deletion{Number: 5}, head().Deletion)
+	v.do(t, retireTopic{inc(1), 6, 4000, 64_000}, recovery{1, [16]byte{1}, 3000, []RecoveredMember{{1, raftlog.Nonce{1}, 1<<48 + 1}}, []ForcedGroup{{2, 14}, {3, 15}}, nil})
+	require.ErrorIs(t, v.refuses(t, stepTopic{inc(1), 6, TopicRetired, 0}), ErrStale)
+	v.do(t, stepTopic{inc(1), makeID(1, 1), TopicRetired, 0})
+}
+
 // Property: I3, I4 (red: the name of a retired topic was taken for that of one that exists, which a caller may take for success)
 //
 // A name is taken until the topic is gone, in whatever case of letters, and who wants

@@ -186,7 +186,7 @@ func (m *Manager) finishDue(seen map[unfinished]*retry) (waiting, grace bool) {
 			grace = true
 			continue
 		}
-		key := unfinished{t.Incarnation, t.State, t.Deletion.Number}
+		key := unfinished{t.Incarnation, t.State}
 		deleting[key] = true
 		due := seen[key]
 		if due == nil {

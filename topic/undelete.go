@@ -217,8 +217,7 @@ func (m *Manager) openActive(ctx context.Context, t metastore.Topic) error {
 	if number <= t.Deletion.Number {
 		return nil // it was said when the last one was taken back, or there was none
 	}
-	t.Deletion.Number = number
-	if err := m.closeAll(ctx, &t, KindRestore); err != nil {
+	if err := m.closeAll(ctx, &t, KindRestore, number); err != nil {
 		return raftlog.Retry(withoutOutcome{explain(ctx, err, "undelete %q: it is not deleted, but of its partitions some may be closed", t.Name)})
 	}
 	return nil
@@ -243,9 +242,9 @@ func (m *Manager) reopen(r *replica, err error) error {
 	return errNotYet
 }
 
-// awaitRetired is finishRetire, and goes on if the topic was deleted once more
-// meanwhile, which gave it another number: it is closed when all partitions are, for
-// whichever deletion.
+// awaitRetired is finishRetire, and goes on if the topic was brought back meanwhile and
+// deleted once more, or the cluster recovered, so that its partitions are to be closed
+// for another number: the topic is deleted when all of them are, for whichever deletion.
 func (m *Manager) awaitRetired(ctx context.Context, t *metastore.Topic) error {
 	for {
 		err := m.finishRetire(ctx, t)
@@ -256,7 +255,7 @@ func (m *Manager) awaitRetired(ctx context.Context, t *metastore.Topic) error {
 			return err
 		}
 		now, e := m.cfg.Meta.TopicByIncarnation(t.Incarnation)
-		if e != nil || now.Deletion.Number <= t.Deletion.Number || now.State != metastore.TopicRetiring && now.State != metastore.TopicRetired {
+		if e != nil || now.Deletion.First <= t.Deletion.First || now.State != metastore.TopicRetiring && now.State != metastore.TopicRetired {
 			return err
 		}
 		*t = now
@@ -264,21 +263,21 @@ func (m *Manager) awaitRetired(ctx context.Context, t *metastore.Topic) error {
 }
 
 // finishRetire closes all partitions of a topic that is retiring. It may be done by
-// many at once.
+// many at once: all of them do it for the same number, whatever was asked since.
 func (m *Manager) finishRetire(ctx context.Context, t *metastore.Topic) error {
 	if t.State == metastore.TopicRetired {
 		return nil
 	}
-	if err := m.closeAll(ctx, t, KindRetire); err != nil {
+	if err := m.closeAll(ctx, t, KindRetire, t.Deletion.First); err != nil {
 		return err
 	}
-	return m.cfg.Meta.SetTopicRetired(ctx, t.Incarnation, t.Deletion.Number)
+	return m.cfg.Meta.SetTopicRetired(ctx, t.Incarnation, t.Deletion.First)
 }
 
 // finishRestore opens all partitions of a topic that is restoring. It may be done by
 // many at once.
 func (m *Manager) finishRestore(ctx context.Context, t *metastore.Topic) error {
-	if err := m.closeAll(ctx, t, KindRestore); err != nil {
+	if err := m.closeAll(ctx, t, KindRestore, t.Deletion.Number); err != nil {
 		return err
 	}
 	return m.cfg.Meta.SetTopicRestored(ctx, t.Incarnation, t.Deletion.Number)
@@ -290,17 +289,17 @@ var errOtherwise = errors.New("the topic was brought back, or deleted otherwise,
 // closeAll closes or opens all partitions, wherever their leaders are, until ctx ends
 // or the metadata say that it is of no use any more. A partition of which a forced
 // recovery left no replica is passed over: as of seal.
-func (m *Manager) closeAll(ctx context.Context, t *metastore.Topic, kind Kind) error {
-	body := encodeClose(kind, t.Deletion.Number)
+func (m *Manager) closeAll(ctx context.Context, t *metastore.Topic, kind Kind, number uint64) error {
+	body := encodeClose(kind, number)
 	return eachPartition(t, func(a address, p metastore.Partition) error {
 		var b backoff
 		for len(m.current(a, p).Replicas) > 0 {
-			err := m.askLeader(ctx, a, p, methodClose, body, func(r *replica) error { return r.close(ctx, kind, t.Deletion.Number) })
+			err := m.askLeader(ctx, a, p, methodClose, body, func(r *replica) error { return r.close(ctx, kind, number) })
 			if err == nil {
 				return nil
 			}
 			if now, e := m.cfg.Meta.TopicByIncarnation(t.Incarnation); e == nil {
-				if over, why := overtaken(kind, t.Deletion.Number, &now); over {
+				if over, why := overtaken(kind, number, &now); over {
 					return why
 				}
 			}
@@ -317,6 +316,9 @@ func (m *Manager) closeAll(ctx context.Context, t *metastore.Topic, kind Kind) e
 // does.
 func overtaken(kind Kind, number uint64, now *metastore.Topic) (over bool, why error) {
 	s, n := now.State, now.Deletion.Number
+	if kind == KindRetire && (s == metastore.TopicRetiring || s == metastore.TopicRetired) {
+		n = now.Deletion.First
+	}
 	switch {
 	case s == metastore.TopicDeleting, s == metastore.TopicDeleted, n > number:
 		return true, errOtherwise
@@ -423,11 +425,11 @@ func (m *Manager) graceOver(t *metastore.Topic) bool {
 	return (t.State == metastore.TopicRetiring || t.State == metastore.TopicRetired) && t.Deletion.Until.Time().Before(m.cfg.Clock.Now())
 }
 
-// unfinished names what the finisher of deletions waits for.
+// unfinished names what the finisher of deletions waits for: however often somebody
+// deletes a topic meanwhile, its turn comes.
 type unfinished struct {
 	incarnation storage.Incarnation
 	state       metastore.TopicState
-	number      uint64
 }
 
 // tryFinish takes the next step of a topic that is on its way.

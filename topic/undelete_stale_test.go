@@ -3,6 +3,7 @@ package topic_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,7 +81,7 @@ func TestALateUndeleteOfARetiredTopic(t *testing.T) {
 		require.ErrorIs(t, n.meta.RestoreTopic(t.Context(), top.Incarnation, first.Number), metastore.ErrStale)
 		now := c.node(2).describe(t, "orders")
 		require.Equal(t, metastore.TopicRetired, now.State)
-		require.Equal(t, metastore.Deletion{Number: first.Number + 1, At: first.At, Until: first.Until}, now.Deletion)
+		require.Equal(t, metastore.Deletion{Number: first.Number + 1, First: first.Number, At: first.At, Until: first.Until}, now.Deletion)
 		_, err := n.topics.UndeleteTopic(t.Context(), "orders")
 		require.NoError(t, err)
 		_, err = producer(t, n, topic.ProducerConfig{}).Produce(t.Context(), "orders", record("new"))
@@ -98,6 +99,55 @@ func TestALateUndeleteOfARetiredTopic(t *testing.T) {
 		}
 		require.Equal(t, metastore.TopicRetired, n.describe(t, "orders").State)
 		require.Greater(t, n.describe(t, "orders").Deletion.Number, now.Deletion.Number+1, "one overtook another one")
+	})
+}
+
+// Property: P9, I11 (red: the number that a topic is closed for followed its last deletion; the finisher began to wait anew with each number)
+//
+// Partitions are closed slowly, and somebody deletes the topic again and again, each
+// time without waiting for the end of that: it is deleted all the same. What was asked
+// meanwhile to bring it back is passed, and whoever asks now gets it.
+func TestATopicIsDeletedHoweverOftenItIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newUndeletes(t, 3, 1)
+		var top metastore.Topic
+		for i, alone := 0, true; alone; i++ { // no node is to close all partitions by itself
+			require.Less(t, i, 20)
+			top = c.create(fmt.Sprint("orders-", i), 3)
+			alone = c.leader(top.Name, 0) == c.leader(top.Name, 1) && c.leader(top.Name, 0) == c.leader(top.Name, 2)
+		}
+		n := c.node(1)
+		c.mu.Lock()
+		c.meet = func(from, _ raftlog.NodeID, method string) error {
+			switch {
+			case method == "topic.close" && from == n.id:
+				return raftlog.Retry(errors.New("it takes longer than the caller waits"))
+			case method == "topic.close":
+				pass(3 * time.Second)
+			}
+			return nil
+		}
+		c.mu.Unlock()
+		began := time.Now()
+		for err := error(raftlog.ErrOutcomeUnknown); err != nil; {
+			require.Less(t, time.Since(began), 30*time.Second)
+			require.ErrorIs(t, err, raftlog.ErrOutcomeUnknown)
+			ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+			err = n.topics.DeleteTopic(ctx, top.Name, topic.WithGrace(time.Hour))
+			cancel()
+		}
+		now := n.describe(t, top.Name)
+		require.Equal(t, metastore.TopicRetired, now.State)
+		require.Greater(t, now.Deletion.Number, now.Deletion.First+3)
+		for late := now.Deletion.First; late < now.Deletion.Number; late++ {
+			require.ErrorIs(t, n.meta.RestoreTopic(t.Context(), top.Incarnation, late), metastore.ErrStale)
+		}
+		_, err := n.topics.UndeleteTopic(t.Context(), top.Name)
+		require.NoError(t, err)
+		for part := range uint32(3) {
+			_, err = producer(t, n, topic.ProducerConfig{}).ProduceTo(t.Context(), top.Name, part, record("new"))
+			require.NoError(t, err)
+		}
 	})
 }
 
