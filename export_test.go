@@ -52,8 +52,11 @@ var MetadataLag = metadataLag
 // that of the answer's error, 0: it is done.
 func (n *Node) Tell(ctx context.Context, t Topic, partition uint32, kind topic.Kind, number uint64) (code byte, err error) {
 	request := append([]byte{1, 0}, t.Incarnation[:]...)
-	request = append(binary.LittleEndian.AppendUint32(request, partition), byte(kind))
-	response, err := n.net.parts.Load().topics.HandleCall(ctx, 99, "topic.close", binary.LittleEndian.AppendUint64(request, number))
+	request, method := binary.LittleEndian.AppendUint32(request, partition), "topic.seal"
+	if kind != topic.KindSeal {
+		method, request = "topic.close", binary.LittleEndian.AppendUint64(append(request, byte(kind)), number)
+	}
+	response, err := n.net.parts.Load().topics.HandleCall(ctx, 99, method, request)
 	if err != nil {
 		return 0, err
 	}

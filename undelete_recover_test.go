@@ -112,3 +112,45 @@ func TestTheMetadataLoseWhatPartitionsHeardOfADeletion(t *testing.T) {
 		}
 	})
 }
+
+// Property: P9, R33 (red: a partition that was sealed was asked again and again to open, until the call's time was over, and the error said that it is one of Retry)
+//
+// The metadata lose a deletion without a grace in a forced recovery, of which a
+// partition has the seal. The topic lives, its records are there, and nobody can write
+// to that partition. UndeleteTopic says at once what can be done, and that is so.
+func TestTheMetadataLoseADeletionWithoutAGrace(t *testing.T) {
+	testcluster.Run(t, testcluster.Options{Nodes: 3, Seed: 1}, func(c *testcluster.Cluster) {
+		t := c.T
+		c.StartAll()
+		c.Eventually(func() bool { return version(c, 0) == metastore.NewestVersion }, "the version is raised")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer cancel()
+		mustCreate(c, 0, "orders", 2)
+		top, err := c.Node(0).DescribeTopic(ctx, "orders")
+		require.NoError(t, err)
+		kept := []string{produceTo(c, 0, "orders", 1, 1)}
+		require.Equal(t, done, tell(c, top, 1, topic.KindSeal, 0))
+		c.Sleep(2 * time.Second) // all replicas have it
+		c.PowerLossAll()
+		recoverFrom(c, 0)
+		c.Start(0)
+		c.WaitReady()
+
+		p, err := c.Node(0).NewProducer(stele.ProducerConfig{})
+		require.NoError(t, err)
+		_, err = p.ProduceTo(ctx, "orders", 1, stele.Record{Value: []byte("late")})
+		require.ErrorIs(t, err, stele.ErrTopicDeleted)
+		require.NoError(t, p.Close(ctx))
+		began := time.Now()
+		_, err = c.Node(0).UndeleteTopic(ctx, "orders")
+		require.Equal(t, stele.OutcomeRefused, stele.OutcomeOf(err), "%v", err)
+		require.ErrorContains(t, err, "its records can be read")
+		require.ErrorContains(t, err, "delete the topic")
+		require.Less(t, time.Since(began), 30*time.Second)
+		require.Equal(t, kept, readAll(c, 0, "orders", 1))
+		produceTo(c, 0, "orders", 0, 1)
+		require.NoError(t, c.Node(0).DeleteTopic(ctx, "orders"))
+		mustCreate(c, 0, "orders", 2)
+		produceTo(c, 0, "orders", 1, 2)
+	})
+}

@@ -56,8 +56,11 @@ import (
 //     back, one that is restoring deleted again.
 //   - A forced recovery has all partitions be closed, or opened, anew (package
 //     metastore). What it lost of a deletion nobody knows: a topic of which the
-//     metadata lost that it was deleted lives, and its partitions are opened when
-//     somebody writes to them, or calls UndeleteTopic (reopen).
+//     metadata lost that it was deleted with a grace lives, and its partitions are
+//     opened when somebody writes to them, or calls UndeleteTopic (reopen). Those that
+//     a deletion without a grace has sealed stay so: UndeleteTopic says so at once
+//     (errEnded). What they hold can be read while the topic is active, and the topic
+//     deleted.
 //
 // # When it ends
 //
@@ -157,7 +160,10 @@ func (m *Manager) findNow(ctx context.Context, name string) (metastore.Topic, er
 //
 // After a forced recovery it opens what a deletion has closed that the metadata lost,
 // also of a topic that is not deleted, which then needs quorums; without one the error
-// is one of Retry.
+// is one of Retry. What a deletion without a grace has closed that the metadata lost
+// stays closed. Then the error is one of Refused, also where the topic began to be
+// brought back, and all that is left is to delete it: if it is active its records can be
+// read before. ErrTopicDeleted is what is said of a record for such a partition.
 //
 // Errors: metastore.ErrTopicNotFound, after a linearizable read, and ErrTopicDeleted
 // come too late. If ctx ends, or a partition has no quorum, the outcome is unknown:
@@ -201,7 +207,9 @@ func (m *Manager) undeleteTopic(ctx context.Context, name string) (metastore.Top
 	case t.State == metastore.TopicDeleting:
 		return metastore.Topic{}, explain(ctx, ErrTopicDeleted, "undelete %q: it is too late", name)
 	}
-	if err := m.finishRestore(ctx, &t); err != nil {
+	if err := m.finishRestore(ctx, &t); errors.Is(err, errEnded) {
+		return metastore.Topic{}, explain(ctx, err, "undelete %q", name)
+	} else if err != nil {
 		return metastore.Topic{}, raftlog.Unknown(withoutOutcome{explain(ctx, err, "undelete %q: it is finished later", name)})
 	}
 	if now, err := m.cfg.Meta.TopicByIncarnation(t.Incarnation); err == nil {
@@ -217,7 +225,9 @@ func (m *Manager) openActive(ctx context.Context, t metastore.Topic) error {
 	if number <= t.Deletion.Number {
 		return nil // it was said when the last one was taken back, or there was none
 	}
-	if err := m.closeAll(ctx, &t, KindRestore, number); err != nil {
+	if err := m.closeAll(ctx, &t, KindRestore, number); errors.Is(err, errEnded) {
+		return explain(ctx, err, "undelete %q: it is not deleted, and its records can be read; copy what is needed", t.Name)
+	} else if err != nil {
 		return raftlog.Retry(withoutOutcome{explain(ctx, err, "undelete %q: it is not deleted, but of its partitions some may be closed", t.Name)})
 	}
 	return nil
@@ -286,9 +296,29 @@ func (m *Manager) finishRestore(ctx context.Context, t *metastore.Topic) error {
 // errOtherwise ends an attempt to finish what was taken back, or overtaken.
 var errOtherwise = errors.New("the topic was brought back, or deleted otherwise, meanwhile")
 
+// errEnded ends an attempt to open a partition whose seal is left of a deletion without a
+// grace that a forced recovery lost. No try ends otherwise.
+var errEnded = raftlog.Refused(errors.New("a partition was ended by a deletion without a grace, which a forced recovery lost, and takes no record ever again: delete the topic"))
+
+// ended returns why a sealed partition cannot be opened: the topic is being deleted, or
+// is gone, or its metadata do not know of it. Another error says that this is not known.
+func (m *Manager) ended(ctx context.Context, i storage.Incarnation) error {
+	if err := m.barrier(ctx); err != nil {
+		return err
+	}
+	switch now, err := m.cfg.Meta.TopicByIncarnation(i); {
+	case err == nil && now.State != metastore.TopicDeleting && now.State != metastore.TopicDeleted:
+		return errEnded
+	case err == nil || errors.Is(err, metastore.ErrTopicNotFound):
+		return errOtherwise
+	default:
+		return err
+	}
+}
+
 // closeAll closes or opens all partitions, wherever their leaders are, until ctx ends
-// or the metadata say that it is of no use any more. A partition of which a forced
-// recovery left no replica is passed over: as of seal.
+// or the metadata say that it is of no use any more, or a seal does. A partition of
+// which a forced recovery left no replica is passed over: as of seal.
 func (m *Manager) closeAll(ctx context.Context, t *metastore.Topic, kind Kind, number uint64) error {
 	body := encodeClose(kind, number)
 	return eachPartition(t, func(a address, p metastore.Partition) error {
@@ -297,6 +327,11 @@ func (m *Manager) closeAll(ctx context.Context, t *metastore.Topic, kind Kind, n
 			err := m.askLeader(ctx, a, p, methodClose, body, func(r *replica) error { return r.close(ctx, kind, number) })
 			if err == nil {
 				return nil
+			}
+			if errors.Is(err, ErrSealed) {
+				if err = m.ended(ctx, t.Incarnation); errors.Is(err, errEnded) || errors.Is(err, errOtherwise) {
+					return fmt.Errorf("%s/%d: %w", t.Name, p.Index, err)
+				}
 			}
 			if now, e := m.cfg.Meta.TopicByIncarnation(t.Incarnation); e == nil {
 				if over, why := overtaken(kind, number, &now); over {

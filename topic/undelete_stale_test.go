@@ -151,6 +151,55 @@ func TestATopicIsDeletedHoweverOftenItIsAskedFor(t *testing.T) {
 	})
 }
 
+// Property: P9 (red: a partition that was sealed was asked again and again to open, until the call's time was over; one that is sealed since the topic is being deleted was taken for one of which that was lost)
+//
+// A partition of a topic that is retired has a seal, of which the metadata do not know:
+// it cannot be brought back, which is said at once. It can be deleted; and who brings it
+// back while that happens is not told that it is damaged.
+func TestATopicWithASealIsNotBroughtBack(t *testing.T) {
+	for _, deleting := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := newUndeletes(t, 3, 1)
+			top := c.create("orders", 2)
+			lead := c.leader("orders", 1)
+			n := c.node(lead.id%3 + 1)
+			require.NoError(t, n.topics.DeleteTopic(t.Context(), "orders", topic.WithGrace(time.Hour)))
+			seal := func() {
+				response, err := lead.topics.HandleCall(t.Context(), 99, "topic.seal", topic.EncodeSeal(top.Incarnation, 1))
+				require.NoError(t, err)
+				require.NoError(t, topic.DecodeResponse(response))
+			}
+			if deleting {
+				c.mu.Lock()
+				c.meet = func(from, to raftlog.NodeID, method string) error {
+					if from == n.id && to == lead.id && method == "topic.close" {
+						require.NoError(t, lead.meta.SetTopicDeleting(t.Context(), top.Incarnation))
+						seal()
+					}
+					return nil
+				}
+				c.mu.Unlock()
+			} else {
+				seal()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := n.topics.UndeleteTopic(ctx, "orders")
+			require.NoError(t, ctx.Err())
+			if deleting {
+				require.Equal(t, raftlog.OutcomeUnknown, raftlog.OutcomeOf(err), "%v", err)
+				require.ErrorContains(t, err, "deleted otherwise")
+				return
+			}
+			require.Equal(t, raftlog.OutcomeRefused, raftlog.OutcomeOf(err), "%v", err)
+			require.ErrorContains(t, err, "delete the topic")
+			require.Equal(t, metastore.TopicRestoring, n.describe(t, "orders").State)
+			require.NoError(t, n.topics.DeleteTopic(t.Context(), "orders"))
+			c.createAt(n, "orders")
+		})
+	}
+}
+
 // Property: P9, C9 (red: the clocks were asked first)
 //
 // What can never be is said before it is asked whose clock is right: a cluster of

@@ -80,6 +80,11 @@ func EncodeClose(i storage.Incarnation, partition uint32, kind Kind, number uint
 	return append(address{i, partition}.append(nil, 0), encodeClose(kind, number)...)
 }
 
+// EncodeSeal has a partition be sealed.
+func EncodeSeal(i storage.Incarnation, partition uint32) []byte {
+	return address{i, partition}.append(nil, 0)
+}
+
 // EncodeFetch asks for records from an offset on.
 func EncodeFetch(i storage.Incarnation, partition uint32, from storage.Offset) []byte {
 	return encodeFetch(address{i, partition}, fetchCall{FetchRequest{From: from, MaxBytes: 1 << 20}, 100})
