@@ -196,7 +196,11 @@ func (q *quarantinedInfo) show(out io.Writer) {
 
 // advice is what may be done with it.
 func (q *quarantinedInfo) advice() string {
-	byHand := "it can be read and restored; nobody can prove that it is over, so that only a person can give it up, with the node stopped: reclaim -dir"
+	const giveUp = "nobody can prove that it is over, so that only a person can give it up, with the node stopped: reclaim -dir"
+	byHand := "it can be read and restored; " + giveUp
+	if len(q.Logs) == 0 {
+		byHand = giveUp
+	}
 	switch stele.Fate(q.Fate) {
 	case stele.FateDeleted:
 		if storage.ReasonKind(q.Kind).HeldForPerson() {
@@ -208,7 +212,10 @@ func (q *quarantinedInfo) advice() string {
 	case stele.FateUnknown:
 		return "the cluster knows no such life of a topic: " + byHand
 	case stele.FateNone:
-		return "its name is no topic's: " + byHand
+		if strings.HasPrefix(q.Dir, "meta~") {
+			return "metadata that this node had before it took another one's: " + giveUp
+		}
+		return "its name is no topic's: if you know whose it is, adopt it with the node stopped, and then restore it; " + giveUp
 	}
 	return "what the cluster says of it is not known here: ask its node while that runs"
 }
